@@ -155,7 +155,7 @@ def test_covariates_and_the_map(files):
             ["--column", "count", "--edges", "four.csv"],
             "two columns, the sites that are neighbours; it has 4",
         ),
-        (["--column", "count", "--edges", "named.csv", "--site", "same"], "names two rows"),
+        (["--column", "count", "--edges", "named.csv", "--site", "same"], "is there twice"),
         (["--column", "count", "--site", "nome"], "no column 'nome'"),
         (["--column", "count", "--emission", "zip"], "must be one of poisson"),
         (

@@ -105,8 +105,7 @@ def read_draws(caller: str, draws: Any) -> NamedDraws:
     """
     if hasattr(draws, "get_samples"):
         draws = draws.get_samples(group_by_chain=True)
-    posterior = getattr(draws, "posterior", draws)
-    posterior = by_column(posterior)
+    posterior = by_column(getattr(draws, "posterior", draws))
     if (
         posterior is draws
         and not isinstance(draws, Mapping | np.ndarray)

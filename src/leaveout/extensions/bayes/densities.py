@@ -356,16 +356,15 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model) -> Posterior:
         like = fit.theta
     elif start is not None:
         like = start(0)
+    elif "" in draws:
+        like = draws[""][0] * 0.0
     else:
-        if "" in draws:
-            like = draws[""][0] * 0.0
-        else:
-            like = {name: array[0] * 0.0 for name, array in draws.items()}
+        like = {name: array[0] * 0.0 for name, array in draws.items()}
     like = map_arrays(lambda leaf: np.asarray(leaf, float), like)
-    size, names = len(np.ravel(ravel(like))), objective.parameters.names()
-    if len(names) == size:
-        labels = list(names)
-    else:
+    size = len(np.ravel(ravel(like)))
+    names = objective.parameters.names()
+    labels = list(names)
+    if len(names) != size:
         labels = [f"theta[{k}]" for k in range(size)]
     natural = lambda v: objective.parameters.natural(unflatten(v, like))
 
@@ -388,8 +387,6 @@ def _of_model(caller: str, draws: NamedArrays, chains: int, model) -> Posterior:
     def to_parameters(u: ndarray):
         rows = [natural(v) for v in u]
         if not isinstance(rows[0], Mapping):
-            if isinstance(rows[0], ndarray):
-                return np.stack(rows)
             return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
         return {str(name): np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
 
@@ -419,8 +416,8 @@ def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, st
 
     ValueError if they are none.
     """
-    score = objective.units.score
     units = objective.units
+    score = units.score
     loss = getattr(objective, "loss_function", None)
     if units.weight is None:
         weight = np.ones(1)

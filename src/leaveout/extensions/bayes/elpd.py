@@ -491,8 +491,11 @@ def elpd(
     identity = {
         "model or data": posterior.objective,
         "draws": (posterior.draws, posterior.chains, posterior.constant),
+        "plan": plan,
+        "score": score,
+        "refit": refit,
     }
-    with keeping("elpd", checkpoint, identity | {"plan": plan, "score": score, "refit": refit}):
+    with keeping("elpd", checkpoint, identity):
         estimates = estimator.estimate()
         if refit is not None and not estimates.stopped.size:
             estimates = estimator.resample_folds(estimates, refit)

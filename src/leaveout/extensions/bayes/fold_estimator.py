@@ -136,10 +136,9 @@ class FoldResult(NamedTuple):
             units = {}
         else:
             units = {f"units {name}": value for name, value in self.units._asdict().items()}
+        theta = {}
         if self.proposal == "refit":
             theta = {"theta": self.draws.theta}
-        else:
-            theta = {}
         numbers = {
             name: np.asarray(value)
             for name, value in self._asdict().items()
@@ -203,10 +202,9 @@ class FoldEstimator:
         """
         away = 1 - self.plan.weight
         shape = self.plan.num_refits, self.plan.num_units
-        entries = [away, np.where(self.plan.held, 0.0, away)]
         reductions, unscored = (
             sparse.csr_array((data, self.plan.index, self.plan.indptr), shape, copy=True)
-            for data in entries
+            for data in (away, np.where(self.plan.held, 0.0, away))
         )
         unscored.eliminate_zeros()
         return reductions, unscored
@@ -294,7 +292,7 @@ class FoldEstimator:
         places = draws + 2.38 / np.sqrt(2 * size) * (
             draws[rng.permutation(count)] - draws[rng.permutation(count)]
         )
-        outside = posterior.values(places, np.ones(self.plan.num_units)) > posterior.value.max()
+        outside = posterior.values(places) > posterior.value.max()
         return (
             outside,
             places[outside],
@@ -323,7 +321,7 @@ class FoldEstimator:
             start - after.total
         )
         if inverse_map is not None and rates.any():
-            mapped = self.posterior.values(inverse_map(theta), np.ones(self.plan.num_units))
+            mapped = self.posterior.values(inverse_map(theta))
             rates[:, mapped <= self.posterior.value.max()] = 0.0
         return rates.sum(1) > len(self.posterior.draws) / 10 * np.maximum(
             [fold.error for fold in results], 1e-9
@@ -333,9 +331,7 @@ class FoldEstimator:
         """Estimate a fold from draws and moved draws."""
         posterior = self.posterior
         gaussian = self.gaussian
-        mapped_values = posterior.values(
-            gaussian.map_from(proposal, posterior.draws), np.ones(self.plan.num_units)
-        )
+        mapped_values = posterior.values(gaussian.map_from(proposal, posterior.draws))
         log_jacobian = gaussian.log_det - proposal.log_det  # log |det T|
         as_moved = np.r_[-mapped_values, -posterior.value] - log_jacobian
         return self._joined(
@@ -466,8 +462,7 @@ class FoldEstimator:
             alternative = self.by_students(k, proposal, self.start)
             if alternative.accepted:
                 result = alternative
-        serves = as_drawn.k < FINITE_K and as_drawn._replace(share=np.inf).accepted  # for summaries
-        if serves:
+        if as_drawn.k < FINITE_K and as_drawn._replace(share=np.inf).accepted:  # for summaries
             return result._replace(draws=as_drawn.draws)
         return result
 

@@ -332,9 +332,7 @@ def normaliser(posterior: Posterior) -> Normaliser | None:
     """
     gaussian = about(posterior.draws)
     theta = gaussian.students(len(posterior.draws))
-    log_weights = -posterior.values(
-        theta, np.ones(posterior.objective.num_units)
-    ) - gaussian.log_student(theta)
+    log_weights = -posterior.values(theta) - gaussian.log_student(theta)
     estimate, _, _ = summarise(log_weights, posterior)
     by_bridge = bridge(log_weights, -posterior.value - gaussian.log_student(posterior.draws))
     if abs(estimate.value - by_bridge) < MAX_GAP:

@@ -183,7 +183,7 @@ class Posterior(AbstractPosterior):
     @cached_property
     def value(self) -> Float[Array, " draws"]:
         """F(θ, 1) at every draw."""
-        return self.values(self.draws, np.ones(self.objective.num_units))
+        return self.values(self.draws)
 
     @cached_property
     def efficiency(self) -> float:
@@ -207,7 +207,7 @@ class Posterior(AbstractPosterior):
         return self.objective.predictors
 
     @float64
-    def values(self, theta: Draws, weights: PerUnit) -> Array:
+    def values(self, theta: Draws, weights: PerUnit | None = None) -> Array:
         """Evaluate F(·, w) at many θ.
 
         Parameters
@@ -222,6 +222,8 @@ class Posterior(AbstractPosterior):
         array of float, shape (places,)
             F; infinite where it has no value.
         """
+        if weights is None:
+            weights = np.ones(self.objective.num_units)
         return self.evaluate(theta, weights, np.zeros(0, int))[0]
 
     @float64
@@ -283,8 +285,7 @@ class Posterior(AbstractPosterior):
             + finite.sum(1)
             - share @ finite.T
         )
-        stays = never.sum(1) - (share == 1).astype(float) @ never.T
-        return np.where(stays > 0, np.inf, values)
+        return np.where(never.sum(1) > (share == 1).astype(float) @ never.T, np.inf, values)
 
     def _values_of_sets(self, theta: Array, weights: Array) -> Array:
         """Evaluate F at many θ, each with some sets of weights, `[sets, places]`."""
@@ -452,7 +453,7 @@ class Posterior(AbstractPosterior):
             weights = np.ones(n)
             weights[rng.choice(n, max(1, int(share * n)), replace=False)] = 0.0
             change = self.values(self.draws[trial_draws], weights) - self.values(
-                self.draws[trial_draws], np.ones(n)
+                self.draws[trial_draws]
             )
             size = np.abs(trial_losses).sum(1)
             if not np.allclose(
@@ -568,9 +569,7 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     wrong |= (np.abs(shift) > IDENTITY_ERRORS * error(slope * spread)) & (np.abs(shift) > LARGE / 3)
     if (
         wrong.any()
-        and np.isposinf(
-            posterior.values(draws[rows] + away[::-1] - np.roll(away, 1, 0), np.ones(n))
-        ).any()
+        and np.isposinf(posterior.values(draws[rows] + away[::-1] - np.roll(away, 1, 0))).any()
     ):
         note = "the density has an edge, where identities fail that compare it with the draws"
         return replace(posterior, note=join_remarks(posterior.note, note))

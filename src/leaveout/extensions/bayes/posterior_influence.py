@@ -51,23 +51,20 @@ def posterior_influence(
         raise ValueError(
             "influence: the prediction is the same at all draws; it must be a function of the parameters."
         )
-    names, baseline, moments = (
-        [name for name, varying in zip(names, varies, strict=True) if varying],
-        baseline[:, varies],
-        moments[..., varies],
-    )
-    shift, ratio = (moments[:, 0] - baseline[0]) / baseline[1], moments[:, 1] / baseline[1]
+    names = [name for name, varying in zip(names, varies, strict=True) if varying]
+    baseline = baseline[:, varies]
+    moments = moments[..., varies]
+    shift = (moments[:, 0] - baseline[0]) / baseline[1]
+    ratio = moments[:, 1] / baseline[1]
     most = np.argmax(np.abs(shift), 1)
     table = pd.DataFrame(
         {"moved": shift[np.arange(len(shift)), most], "parameter": np.asarray(names, object)[most]}
     )
     columns = {f"mean[{name}]": shift[:, k] for k, name in enumerate(names)}
     columns |= {f"sd[{name}]": ratio[:, k] for k, name in enumerate(names)}
-    diagnostics = {
-        "pareto_k": [fold.k for fold in results],
-        "good": [fold.accepted for fold in results],
-    }
-    return table.assign(**columns, **diagnostics).set_index(plan.refit_names)
+    columns["pareto_k"] = [fold.k for fold in results]
+    columns["good"] = [fold.accepted for fold in results]
+    return table.assign(**columns).set_index(plan.refit_names)
 
 
 def _moments(values: Array, weight: Array) -> Array:

@@ -286,10 +286,9 @@ def _passes(posterior: Posterior, plan: Plan, as_drawn: BoolArray) -> list[list[
     passes = list[tuple[list[int], set[int]]]()
     for k in np.flatnonzero(as_drawn):
         changed = plan.index[plan.indptr[k] : plan.indptr[k + 1]]
+        blocks = set[int]()
         if isinstance(posterior.objective, Integrated):
             blocks = set(posterior.blocks[changed])
-        else:
-            blocks = set[int]()
         folds, pass_blocks = next((entry for entry in passes if not entry[1] & blocks), ([], set()))
         if not folds:
             passes.append((folds, pass_blocks))
@@ -317,10 +316,9 @@ def _responses(posterior: Posterior, names: pd.Index, response) -> FloatArray:
     y = np.asarray(target, float)
     n = posterior.objective.num_units
     if y.shape != (n,) or not np.isfinite(y).all():
+        got = f"{np.sum(~np.isfinite(y))} that are NaN or infinite"
         if y.shape != (n,):
             got = f"shape {y.shape}"
-        else:
-            got = f"{np.sum(~np.isfinite(y))} that are NaN or infinite"
         raise ValueError(f"predict: response must be {n} finite numbers, one a unit; got {got}.")
     if posterior.objective.units.classes > 2:
         raise ValueError(

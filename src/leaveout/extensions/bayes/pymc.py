@@ -160,13 +160,17 @@ def from_pymc(
             name: (axes(name, value), np.asarray(value)[None]) for name, value in draws.items()
         }
         seed = int(rng.integers(2**31))
-        quiet = {"progressbar": False, "extend_inferencedata": False}
         logger = logging.getLogger("pymc.sampling.forward")  # which tells of every fold
         level = logger.level
         try:
             logger.setLevel(logging.WARNING)
             predictive = pymc.sample_posterior_predictive(
-                xarray.Dataset(variables), model, var_names=[unit], random_seed=seed, **quiet
+                xarray.Dataset(variables),
+                model,
+                var_names=[unit],
+                random_seed=seed,
+                progressbar=False,
+                extend_inferencedata=False,
             )
         finally:
             logger.setLevel(level)

@@ -129,10 +129,6 @@ class Integrated(Sampled):
     score = AbstractObjective.score
 
     @property
-    def pointwise(self) -> bool:
-        return False
-
-    @property
     def costs(self) -> Costs:
         # so many that the arrays of a node stay in a cache
         return Costs(lanes=max(1, 2**14 // self.size), work=1000.0 * self.size)

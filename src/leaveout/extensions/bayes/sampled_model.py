@@ -160,10 +160,9 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
     """
     integrated = {} if integrate is None else integrate
     if not isinstance(integrated, Mapping) or len(integrated) > 1 or integrated.keys() - latent:
+        got = type(integrated).__name__
         if isinstance(integrated, Mapping):
             got = ", ".join(map(str, integrated))
-        else:
-            got = type(integrated).__name__
         raise ValueError(
             f"{caller}: integrate gives the group of each unit by the name of one of {listed(latent)}, as "
             f"{{name: groups}}; got {got}."
@@ -311,10 +310,8 @@ def densities_by_name(
     def of_effect(effect: str | None) -> Callable[..., Conditional]:
         def densities(u, data, z=None) -> Conditional:
             log_densities = dict(log_probs(u if effect is None else {**u, effect: z}))
-            units, effects = (
-                log_densities.pop(unit),
-                None if effect is None else log_densities.pop(effect),
-            )
+            units = log_densities.pop(unit)
+            effects = None if effect is None else log_densities.pop(effect)
             return Conditional(
                 units.reshape(len(units), -1).sum(1),
                 effects,

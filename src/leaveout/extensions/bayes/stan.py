@@ -6,6 +6,7 @@ The first density is the model's, with the Jacobian of its transforms; the other
 quantity, whose gradients are differences. Where the first is zero, F is infinite for all w.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -63,13 +64,11 @@ class StanDensity(AbstractClosedForm):
 
     def _evaluate(self, theta: Array, reduction: Array) -> NumberAndArray:
         """Evaluate F, infinite where it has no value, and the gradient of the model's own term."""
-        try:
+        with suppress(RuntimeError):
             density, gradient = self.model.log_density_gradient(np.ascontiguousarray(theta))
-        except RuntimeError:
-            return np.inf, np.zeros_like(theta)
-        value = self._left_out(theta, reduction) - density
-        if np.isfinite(value):
-            return value, -gradient
+            value = self._left_out(theta, reduction) - density
+            if np.isfinite(value):
+                return value, -gradient
         return np.inf, np.zeros_like(theta)
 
     def _left_out(self, theta: Array, reduction: Array) -> float:

@@ -157,10 +157,9 @@ def settle(
                 name: cells.dropna().str.strip() for name, cells in reread(float_columns).items()
             }
         signs = {name: Signs.of_column(cells.unique()) for name, cells in texts.items()}
-        decimal_signs = _decimal_signs(signs, used, mark, notes)
         separators = {
             name: (sign, OTHER[sign])
-            for name, sign in decimal_signs.items()
+            for name, sign in _decimal_signs(signs, used, mark, notes).items()
             if name in text_columns or sign == ","
         }
         separators |= {name: (".", None) for name in text_columns if signs.get(name) == Signs()}

@@ -85,9 +85,8 @@ class Model:
         """Every named column; empty if all remaining ones are features."""
         if not (self.formula or self.features):
             return set()
-        names = {self.target, self.offset, self.weights, self.group, *self.categories}
         return {
-            *filter(None, names),
+            *filter(None, {self.target, self.offset, self.weights, self.group, *self.categories}),
             *(_words(self.formula) if self.formula else split_names(self.features)),
         }
 
@@ -130,11 +129,10 @@ class Model:
 
     def omission_note(self, rows: FileTable, *other_columns: str | None) -> str:
         """Say which columns are left out, and what they hold."""
-        kinds = self.omissions(rows, *other_columns).items()
         return join_notes(
             *(
                 f"left out as {kind}: {shorten_names(names)}{OMISSIONS[kind]}"
-                for kind, names in kinds
+                for kind, names in self.omissions(rows, *other_columns).items()
                 if names
             )
         )
@@ -186,12 +184,9 @@ class Model:
                 rows,
                 frame=rows.frame.assign(**{name: rows.numbers(name, CATEGORY) for name in filled}),
             )
-        required_columns = [
-            name for name in (*self.columns_of(rows), *other_columns) if name not in filled
-        ]
         return complete(
             rows,
-            required_columns,
+            [name for name in (*self.columns_of(rows), *other_columns) if name not in filled],
             reading.drop_missing,
             f"leaveout glm --impute median fills those of features; {OTHERS}",
         )
@@ -310,8 +305,7 @@ def new_design(
     """Build the columns of a model for the rows of a second file."""
     for name in model.categories:
         levels = rows.frame[name].astype(str).unique()
-        cells = new.column(name).astype(str)
-        if len(unknown := sorted(set(cells) - set(levels))):
+        if unknown := sorted(set(new.column(name).astype(str)) - set(levels)):
             fail(
                 f"{new.name}: {name!r} has a level that {rows.name} does not have, {unknown[0]!r}: nothing is known of it."
             )

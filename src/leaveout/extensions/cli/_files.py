@@ -78,8 +78,22 @@ class FileTable:
 
     @property
     def column_list(self) -> str:
-        names = list(self.columns or self.frame.columns)
-        return f"it has {', '.join(names[:20])}{', …' if len(names) > 20 else ''}."
+        return f"it has {abbreviate(list(self.columns or self.frame.columns), 20)}."
+
+    def names(self, option: str, column: str) -> pd.Index:
+        """Name the rows by the cells of a column, as text; end if one is empty or there twice."""
+        cells = self.column(column)
+        if cells.isna().any():
+            fail(
+                f"{option} {column}: row {cells.index[cells.isna()][0]} of {self.name} has no name there; give each row one."
+            )
+        names = pd.Index(cells.astype(str))
+        if not names.is_unique:
+            duplicate = names[names.duplicated()][0]
+            fail(
+                f"{option} {column}: {duplicate!r} is there twice in {self.name}; name a column of ids, or make one of several."
+            )
+        return names
 
     def numbers(self, name: str, way: str) -> np.ndarray:
         """Return a column as numbers, NaN for empty cells.
@@ -95,8 +109,7 @@ class FileTable:
             column = column.astype(object)  # so that dates and times do not become nanoseconds
         cells = column
         if column.dtype == object:
-            dates = column.map(lambda value: hasattr(value, "isoformat"))
-            cells = column.mask(dates, "date")
+            cells = column.mask(column.map(lambda value: hasattr(value, "isoformat")), "date")
         number = pd.to_numeric(cells, errors="coerce")
         wrong = np.flatnonzero(column.notna() & number.isna())
         if (

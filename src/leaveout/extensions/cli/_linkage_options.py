@@ -81,10 +81,11 @@ class Links:
             fail(f"give what is known of the links, once: {WAYS}.")
         if has_rates and (self.precision is None or self.recall is None):
             fail("give --precision and --recall, both.")
-        if (has_rates or has_labels_only) and self.cluster is None:
+        has_no_pairs = has_rates or has_labels_only
+        if has_no_pairs and self.cluster is None:
             word = "--labelled alone says" if has_labels_only else "--precision and --recall say"
             fail(f"{word} how good clusters are: name their column by --cluster.")
-        if (has_rates or has_labels_only) and report is not None:
+        if has_no_pairs and report is not None:
             fail("--report is for --pairs and --duplicates; of rates there is no page.")
         if self.threshold is not None and (has_rates or self.cluster is not None):
             fail("--threshold makes clusters of pairs; leave it out where --cluster names them.")
@@ -113,26 +114,6 @@ class Links:
         if len(shares) == 1:
             return shares[0]
         return shares[0], shares[1], shares[2]
-
-
-def names_of(rows: FileTable, column: str | None) -> pd.Index:
-    """Name the rows by the cells of a column, as text, else by their numbers in the file,
-    from 1.
-    """
-    if column is None:
-        return rows.frame.index.astype(str)
-    cells = rows.column(column)
-    if cells.isna().any():
-        fail(
-            f"--id {column}: row {cells.index[cells.isna()][0]} of {rows.name} has no name there; give each row one."
-        )
-    names = pd.Index(cells.astype(str))
-    if not names.is_unique:
-        duplicate = names[names.duplicated()][0]
-        fail(
-            f"--id {column}: {duplicate!r} is there twice in {rows.name}; name a column of ids, or make one of several."
-        )
-    return names
 
 
 class RecordNames(NamedTuple):
@@ -183,7 +164,8 @@ def linkage_of(
             f"{sources}: {str(error).partition(': ')[2]} (Names of rows here: {records.description}. Probabilities: --probability.)"
         )
     place = np.where(records.kept_rows, np.cumsum(records.kept_rows) - 1, -1)
-    left_rows, right_rows = place[linkage.left], place[linkage.right]
+    left_rows = place[linkage.left]
+    right_rows = place[linkage.right]
     present = (left_rows >= 0) & (right_rows >= 0)
     omission = (
         ""

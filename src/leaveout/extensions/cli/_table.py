@@ -158,23 +158,20 @@ def print_document(document: dict[str, Any]) -> None:
 def plain(value: Any) -> Any:
     """Return the parts of a result as JSON has them."""
     if isinstance(value, lo.Estimate):
-        names = (
-            "mean",
-            "se",
-            "approximation_error",
-            "no_update",
-        )
-        details = {
-            "metrics": value.metrics.to_dict("index"),
-            "labels": vars(value.labels),
-            "se_kind": value.standard_error.kind,
-            "plan": value.plan.call,
-            "checks": [check._asdict() for check in value.checks()],
-        }
         return plain(
-            {name: getattr(value, name) for name in names}
-            | details
-            | {"flagged": value.flagged(), "losses": value.table()}
+            {
+                "mean": value.mean,
+                "se": value.se,
+                "approximation_error": value.approximation_error,
+                "no_update": value.no_update,
+                "metrics": value.metrics.to_dict("index"),
+                "labels": vars(value.labels),
+                "se_kind": value.standard_error.kind,
+                "plan": value.plan.call,
+                "checks": [check._asdict() for check in value.checks()],
+                "flagged": value.flagged(),
+                "losses": value.table(),
+            }
         )
     if isinstance(value, pd.DataFrame):
         return plain(value.to_dict("records"))
@@ -194,7 +191,7 @@ def plain(value: Any) -> Any:
 def page(
     result: lo.Estimate | dict[str, lo.Estimate] | lo.leakage.LeakageReport,
     file: Path | None,
-    notes: Iterable[str] = (),
+    notes: Iterable[str],
     title: str = "",
     **options: Any,
 ) -> None:

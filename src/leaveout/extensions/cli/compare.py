@@ -57,11 +57,10 @@ def compare(
     if len(model) < 2 or len(set(model)) < len(model):
         fail("give --model twice or more, each time another: --model 'l2=1' --model 'l2=10'.")
     models = {text: _change_model(common, text) for text in model}
-    words = {name for variant in models.values() for name in variant.labels}
     rows = read(
         data,
         {name for variant in models.values() for name in variant.named_columns},
-        words.__contains__,
+        {name for variant in models.values() for name in variant.labels}.__contains__,
         reading,
     )
     rows = complete(

@@ -100,11 +100,8 @@ def crf(
     entity = all(ENTITY.fullmatch(str(label)) for label in kinds)
     for heading_of_line, predicted in (("held out", held_out), ("no update", model.decode(fit))):
         line = f"{heading_of_line:<16}{lo.developer.models.token_accuracy(tagged.labels, predicted):.2%} of labels decoded rightly"
-        line += (
-            f", F1 of entities {lo.developer.models.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}"
-            if entity
-            else ""
-        )
+        if entity:
+            line += f", F1 of entities {lo.developer.models.entity_f1(tagged.labels, predicted, tagged.lengths):.2%}"
         console.print(line)
     losses = cv.per_unit().to_numpy()
     if worst:
@@ -126,12 +123,14 @@ def crf(
             table.add_row(str(k), f"{losses[k]:.2f}", sentence)
         console.print(table)
     print_notes(*notes)
-    rows = {
-        "words": tagged.lengths,
-        "loss": losses,
-        "no_update": cv.baseline[np.argsort(cv.plan.index)],
-    }
-    save(pd.DataFrame(rows).rename_axis("sentence"), out, "Losses")
+    rows = pd.DataFrame(
+        {
+            "words": tagged.lengths,
+            "loss": losses,
+            "no_update": cv.baseline[np.argsort(cv.plan.index)],
+        }
+    )
+    save(rows.rename_axis("sentence"), out, "Losses")
     page(cv, report, [description], fold_options.title)
 
 
@@ -148,9 +147,9 @@ def indicators(
         {
             "word": [str(word).lower() for word in words],
             "ending": [str(word)[-3:].lower() for word in words],
+            "shape": [_shape(str(word)) for word in words],
         }
     )
-    table["shape"] = [_shape(str(word)) for word in words]
     table["before"] = table["word"].shift(1).where(~first, "(start)")
     table["after"] = table["word"].shift(-1).where(~last, "(end)")
     long = pd.concat([name + "=" + table[name] for name in table], axis=1).to_numpy().ravel()

@@ -7,19 +7,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import leaveout as lo
 
 from ._console import console, table_of
 from ._files import picture
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from sklearn.linear_model import LogisticRegression
 
 T = TypeVar("T")
 PICTURE = "leaveout_demo.png"
@@ -42,10 +43,6 @@ def demo(
     ] = Path(),
 ) -> None:
     """Certified leave-one-out of a logistic regression on real data, checked by refitting it."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     X, y = lo.datasets.breast_cancer()
     console.print(
         f"{len(y)} tumours, {X.shape[1]} measurements: a logistic regression, fitted once by scikit-learn\n",
@@ -110,23 +107,19 @@ def _table(fit: lo.Fit, plan: lo.Plan) -> lo.Estimate:
 
 
 def _without(
-    host: "LogisticRegression", design: "NDArray", target: "NDArray", row: int
-) -> "LogisticRegression":
-    from sklearn.base import clone
-
+    host: LogisticRegression, design: NDArray, target: NDArray, row: int
+) -> LogisticRegression:
     return clone(host).fit(np.delete(design, row, axis=0), np.delete(target, row))
 
 
 def _check(
-    host: "LogisticRegression",
-    design: "NDArray",
-    target: "NDArray",
+    host: LogisticRegression,
+    design: NDArray,
+    target: NDArray,
     certified: lo.Estimate,
     exact: lo.Estimate,
 ) -> None:
     """Refit the rows of largest loss, and as many at random, from scratch by scikit-learn."""
-    from sklearn.base import clone
-
     rise = certified.losses - certified.baseline
     worst = np.argsort(-rise)[: CHECK_REFITS // 2]
     random_rows = np.random.default_rng(0).choice(
@@ -150,9 +143,9 @@ def _check(
 
 
 def _race(
-    host: "LogisticRegression",
-    design: "NDArray",
-    target: "NDArray",
+    host: LogisticRegression,
+    design: NDArray,
+    target: NDArray,
     run: Callable[[], lo.Estimate],
     first: float,
 ) -> None:

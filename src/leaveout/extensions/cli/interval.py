@@ -63,7 +63,7 @@ def interval(
         model = replace(model, plan="kfold:10")
     with warnings_as_notes() as notes:
         prepared_model = prepare(model, rows, fold_options.seed)
-        used = [*model.features_of(rows), *([model.offset] if model.offset else [])]
+        used = list(filter(None, [*model.features_of(rows), model.offset]))
         new_rows = read(new, {*used, model.target}, model.labels.__contains__, reading)
         for name in used:
             new_rows.column(name)

@@ -15,7 +15,7 @@ from ._cells import parse_labels
 from ._console import console, fail, join_notes, table_of, warnings_as_notes
 from ._data import OTHERS
 from ._files import WIDEST, FileTable, Reading, complete, picture, read, save, shorten_names
-from ._linkage_options import Links, RecordNames, linkage_of, names_of, rates_of, split_of
+from ._linkage_options import Links, RecordNames, linkage_of, rates_of, split_of
 from ._options import (
     Checkpoint,
     Data,
@@ -118,9 +118,10 @@ def leakage(
     )
     y, classes, model = _target(rows, target, model)
     used = [column for column in rows.frame if column not in role_columns]
-    records = RecordNames(
-        names_of(all_rows, name), name, all_rows.frame.index.isin(rows.frame.index)
-    )
+    names = all_rows.frame.index.astype(str)
+    if name is not None:
+        names = all_rows.names("--id", name)
+    records = RecordNames(names, name, all_rows.frame.index.isin(rows.frame.index))
     linkage = None
     remark = ""
     if (file := links.pairs or links.duplicates) is not None:
@@ -215,11 +216,12 @@ def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray
     """Return y, whether it has classes (text, 0 and 1, or any for `logistic`), and the model."""
     column = parse_labels(rows.frame[target])
     number = pd.api.types.is_numeric_dtype(column)
+    binary = set(column.unique()) <= {0, 1}
     if column.nunique() < 2:
         fail(
             f"column {target!r} holds one value only, {str(column.iloc[0])!r}: there is nothing to tell apart."
         )
-    model = model or ("ridge" if number and not set(column.unique()) <= {0, 1} else "logistic")
+    model = model or ("ridge" if number and not binary else "logistic")
     if model == "ridge":
         return (
             rows.numbers(
@@ -228,7 +230,7 @@ def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray
             False,
             model,
         )
-    classes = not number or model == "logistic" or set(column.unique()) <= {0, 1}
+    classes = not number or model == "logistic" or binary
     if classes and column.nunique() > CLASSES:
         if model != "logistic":
             rows.numbers(

@@ -13,7 +13,7 @@ import leaveout as lo
 
 from ._cells import Convention
 from ._console import console, fail, one_line
-from ._files import FileTable, picture, read, save
+from ._files import picture, read, save
 from ._options import (
     WHOLE,
     Data,
@@ -131,7 +131,7 @@ def mrf(
         lambda name: name == site,
         convention,
     )
-    names = None if site is None else _names(rows, site)
+    names = None if site is None else rows.names("--site", site).tolist()
     x = pd.Series(rows.numbers(rows.only(column), COUNTS), names, name=rows.only(column))
     people = None if exposure is None else rows.numbers(exposure, COUNTS)
     covariate_values = (
@@ -210,18 +210,6 @@ def mrf(
     page(outcome.estimates, report, [description, *outcome.notes, rows.note], search.title)
     if outcome.failures:
         fail(f"{'; '.join(outcome.failures)} Leave these out of --states or --coupling.")
-
-
-def _names(rows: FileTable, site: str) -> list[str]:
-    column = rows.column(site)
-    names = column.astype(str)
-    if column.isna().any():
-        fail(
-            f"--site {site}: row {int(np.flatnonzero(column.isna())[0]) + 1} of {rows.name} has no name."
-        )
-    if names.duplicated().any():
-        fail(f"--site {site}: {names[names.duplicated()].iloc[0]!r} names two rows of {rows.name}.")
-    return names.tolist()
 
 
 def _edges(file: Path, names: list[str] | None) -> np.ndarray:

@@ -97,9 +97,7 @@ def report(
     )
 
 
-def _choose_model(
-    rows: FileTable, model: Model, centres: str | None = None
-) -> tuple[Model, list[str]]:
+def _choose_model(rows: FileTable, model: Model, centres: str | None) -> tuple[Model, list[str]]:
     """Choose the loss from the target, features and categories from the columns.
 
     Return them with remarks.

@@ -187,10 +187,9 @@ def calibration(
     p = rows.prediction
     eta = rows.score
     if predictions is None:
+        inner = np.sort(p)
         if len(p) > 4 * BEYOND:
-            inner = np.sort(p)[BEYOND - 1 : 1 - BEYOND]
-        else:
-            inner = np.sort(p)
+            inner = inner[BEYOND - 1 : 1 - BEYOND]
         grid = np.linspace(inner[0], inner[-1], CURVE_POINTS)
     else:
         grid = floats("calibration", "predictions", predictions).ravel()
@@ -214,10 +213,9 @@ def calibration(
     points = pd.DataFrame({"predicted": grid, "observed": observed, "low": low, "high": high})
     distances = np.abs(curve(eta, y, w, p, smoother, linear)[0] - p)
     defined = np.isfinite(distances) & (w > 0)
+    errors = [np.nan, np.nan]
     if defined.any():
         errors = [distances[defined].max(), np.average(distances[defined], weights=w[defined])]
-    else:
-        errors = [np.nan, np.nan]
     value = np.r_[large, slope, errors]
     se = np.sqrt([large_cov[0, 0], *np.diag(slope_cov), np.nan, np.nan])
     ends = {"estimate": value, "se": se, "low": value - z * se, "high": value + z * se}
@@ -249,7 +247,8 @@ def _resampled(
 
     NaN where a curve does not reach.
     """
-    measure, linear = rows.measure, isinstance(rows.measure, Continuous)
+    measure = rows.measure
+    linear = isinstance(measure, Continuous)
     y, weight = rows.outcome
 
     def collect(refits, theta, weights, held):

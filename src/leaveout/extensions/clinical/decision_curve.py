@@ -87,10 +87,9 @@ class DecisionCurve(PerformanceTable):
     def _facts(self) -> Lines:
         best = self.useful
         above = f"the {self.level:.0%} interval is above treating all and none"
+        where = f"nowhere: at no threshold {above}"
         if best.any():
             where = f"at {best.sum()} of {len(best)} thresholds {above}"
-        else:
-            where = f"nowhere: at no threshold {above}"
         return [
             ("predictions", self.note),
             ("until", "" if self.time is None else f"{self.time:g}"),

@@ -105,15 +105,6 @@ def held_out_rows(
     fit = source
     if isinstance(source, Estimate | Validation):
         fit = source.fit
-    if fit is None:
-        raise ValueError(
-            f"{caller}: this estimate has no fit, as one that was pickled has none; make it again."
-        )
-    if not isinstance(fit, Fit):
-        raise TypeError(
-            f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(source).__name__}."
-        )
-    if isinstance(source, Estimate | Validation):
         if cases:
             raise ValueError(
                 f"{caller}: cases= goes with a fit; what a weight counts is said where the plan was made."
@@ -122,6 +113,14 @@ def held_out_rows(
             cases = source.cases
         else:
             cases = source.plan.of_cases
+    if fit is None:
+        raise ValueError(
+            f"{caller}: this estimate has no fit, as one that was pickled has none; make it again."
+        )
+    if not isinstance(fit, Fit):
+        raise TypeError(
+            f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(source).__name__}."
+        )
     measure = performance(caller, fit, None if time is None else [time], cases)
     if isinstance(measure, Survival) and not measure.times.size:
         raise ValueError(f"{caller}: {NO_RISKS}")
@@ -160,8 +159,7 @@ def held_out_rows(
     held_out = f"held out, {source.plan.call or 'a plan that was given'}"
     note = join_remarks(held_out, measure.weights.note)
     if not exists.all():
-        missing = f"{np.sum(~exists)} of {len(exists)} refits do not exist"
-        note += f"; {missing}, {np.sum(times == 0)} units have no prediction"
+        note += f"; {np.sum(~exists)} of {len(exists)} refits do not exist, {np.sum(times == 0)} units have no prediction"
     return HeldOutRows(
         measure,
         units,

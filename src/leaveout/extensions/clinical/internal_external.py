@@ -163,9 +163,8 @@ class InternalExternal(PerformanceTable):
                 for measure in shown
                 if np.isfinite(row[measure])
             )
-            if RESULTS[row["result"]] not in NO_REFIT_CODES:
-                reason = ""
-            else:
+            reason = ""
+            if RESULTS[row["result"]] in NO_REFIT_CODES:
                 reason = f"no refit: {RESULTS[row['result']].message}"
             events = ""
             if "events" in row:
@@ -303,10 +302,12 @@ def internal_external(
         (table[errors] > 0) & (table["n"] >= POOLED_ROWS).to_numpy()[:, None]
     )
     listed = [name.removesuffix("_se") for name in errors]
-    pooled, natural = {}, {}
+    pooled = {}
+    natural = {}
     for name in listed:
         transform, inverse, derivative = scale(*ENDS.get(name, LINE))
-        value, se = table[name].to_numpy(), table[f"{name}_se"].to_numpy()
+        value = table[name].to_numpy()
+        se = table[f"{name}_se"].to_numpy()
         with silence("all"):
             summary = pool(transform(value), se * np.abs(derivative(value)), tau2, level)
         pooled[{"C": "logit C", "OE": "log OE"}.get(name, name)] = summary
@@ -345,9 +346,8 @@ def _binary(measure: Binary, eta: PerRow, members: Array) -> NamedNumbers:
     rows = Rows(w, measure.weights.copies[members])
     p = scipy.special.expit(x)
     observed = w @ y
-    has_both = 0 < observed < w.sum()
     measures = {"C": np.nan, "C_se": np.nan}
-    if has_both:
+    if 0 < observed < w.sum():
         measures = rows.mean(METRICS["auc"].pseudo(y, x, w), "C")
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, False)
     (large,), large_cov = regression(np.ones((len(x), 1)), y, w, None, False, x)
@@ -369,7 +369,8 @@ def _binary(measure: Binary, eta: PerRow, members: Array) -> NamedNumbers:
 
 @silence("all")
 def _survival(measure: Survival, prediction: Any, members: Array) -> NamedNumbers:
-    eta, w = prediction[0], np.where(members, measure.case, 0.0)
+    eta = prediction[0]
+    w = np.where(members, measure.case, 0.0)
     risk = measure.risk[members]
     died = measure.y * w
     measures = {"C": np.nan, "C_se": np.nan}
@@ -393,10 +394,9 @@ def _linear(measure: Continuous, mean: PerRow, members: Array) -> NamedNumbers:
     y = measure.y[members]
     w = measure.case[members]
     rows = Rows(w, measure.weights.copies[members])
+    measures = {"R2": np.nan, "R2_se": np.nan}
     if np.ptp(y) > 0:
         measures = rows.mean(METRICS["r2"].pseudo(y, x, w), "R2")
-    else:
-        measures = {"R2": np.nan, "R2_se": np.nan}
     measures |= rows.mean((y - x) ** 2, "MSE")
     (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, True)
     return measures | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | rows.mean(y - x, "large")

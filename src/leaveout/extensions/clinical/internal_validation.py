@@ -177,10 +177,9 @@ class Validation(PerformanceTable):
 
     def _facts(self) -> Lines:
         flagged = self.flagged
-        number = flagged["result"].value_counts()
         codes = [
             f"{count} {name} ({RESULTS[name].message.split(';')[0]})"
-            for name, count in number.items()
+            for name, count in flagged["result"].value_counts().items()
         ]
         num_missing = int((~flagged["used"]).sum())
         missing_note = ""
@@ -339,13 +338,11 @@ def validate(
     apparent = {
         name: value[0] for name, value in measure(fit_prediction, measure.case[None], True).items()
     }
+    smooth = {}
     try:
         if num_curves:
             smooth = measure.curve_errors(fit_prediction[0], measure.case)
-        else:
-            smooth = {}
     except ImportError as error:
-        smooth = {}
         num_curves = 0
         note = f"no calibration curves: {error}"
     orig = pd.Series(apparent | smooth)
@@ -373,8 +370,7 @@ def validate(
     def summarise(resampled):
         exists = resampled.exists
         unmade = np.full((plan.num_refits, 3, len(orig)), np.nan)
-        measures = resampled.columns.get("measures", unmade)
-        training, on_all, on_held = measures.swapaxes(0, 1)
+        training, on_all, on_held = resampled.columns.get("measures", unmade).swapaxes(0, 1)
         test = on_all if method == "bootstrap" else on_held
         gamma = pd.Series(
             measure.no_information(measure.fit_prediction, measure.case[None])

@@ -32,7 +32,7 @@ from .calibration import Calibration, calibration
 from .decision_curve import DecisionCurve, decision_curve
 from .internal_external import IDEAL, InternalExternal, internal_external
 from .internal_validation import Validation, validate
-from .performance import NO_RISKS, Continuous, Survival, performance
+from .performance import NO_RISKS, Continuous, Survival, performance, until
 from .stability import Stability, stability
 
 Z95 = float(scipy.stats.norm.ppf(0.975))
@@ -111,9 +111,6 @@ def page_of(
     event = "the event"
     if len(classes) == 2:
         event = f"“{classes[1]}”"
-    until = ""
-    if curve.time is not None:
-        until = f" until {curve.time:g}"
     population = "patients"
     if plan.clusters is not None:
         population = f"{len(np.unique(plan.clusters))} groups of patients who are held out whole"
@@ -147,8 +144,9 @@ def page_of(
     printed = {
         "All that is known of the cross-validation": estimate._numbers(),
         "The fit": fit._lines(),
+        "Resamples": validated._lines(),
+        "Net benefit": decisions._lines(),
     }
-    printed |= {"Resamples": validated._lines(), "Net benefit": decisions._lines()}
     options = {
         "centres=...": centres is not None,
         f"excluded={excluded!r}": excluded,
@@ -157,8 +155,8 @@ def page_of(
     arguments = [text for text, is_used in options.items() if is_used]
     return Page(
         title or "Does this prediction model hold for patients that it has not seen?",
-        f"A model of {fit.num_params} parameters predicts the risk of {event}{until}. How well does it tell patients apart, "
-        "can its risks be taken at their word, and would decisions by it do more good than harm? Risks are judged where "
+        f"A model of {fit.num_params} parameters predicts the risk of {event}{until(curve.time)}. How well does it tell patients "
+        "apart, can its risks be taken at their word, and would decisions by it do more good than harm? Risks are judged where "
         "they come from a model that was made without the patient.",
         [],
         [*_answers(measure, name, event, validated, curve, decisions, across, excluded), *null],
@@ -271,13 +269,10 @@ def _optimism(validated: Validation) -> pd.DataFrame:
     words = {"index.orig": "apparent", "index.corrected": "corrected"}
     table = validated.table.rename(columns=words).round(4).rename_axis("measure").reset_index()
     descriptions = pd.read_csv(MEASURES, index_col="measure")["what it is"]
-    return table.assign(
-        **{
-            "what it is": [
-                descriptions.get(name.partition("(")[0], "") for name in table["measure"]
-            ]
-        }
-    )
+    table["what it is"] = [
+        descriptions.get(name.partition("(")[0], "") for name in table["measure"]
+    ]
+    return table
 
 
 def _optimism_note(validated: Validation) -> str:

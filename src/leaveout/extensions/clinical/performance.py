@@ -102,6 +102,11 @@ class PerformanceTable(PrintedTable):
         return [("model", model), *super()._lines()]
 
 
+def until(time: float | None) -> str:
+    """Name the time of a risk, where there is one, for a sentence."""
+    return "" if time is None else f" until {time:g}"
+
+
 class AbstractPerformance(abc.ABC):
     """Measures of a fit's predictions: `predict` predicts every row by some refits, the call
     measures predictions.
@@ -234,11 +239,10 @@ class Binary(AbstractPerformance):
         # all pairs of outcomes and predictions: each row counts as both classes, by their shares
         share = np.average(self.y, weights=weights[0])
         outcomes = np.concatenate([np.ones_like(self.y), np.zeros_like(self.y)])[None]
-        both_weights = np.concatenate([weights * share, weights * (1 - share)], 1)
         return {
             name: float(value[0])
             for name, value in SortedPredictors(np.tile(prediction, 2), outcomes)
-            .measure(both_weights)
+            .measure(np.concatenate([weights * share, weights * (1 - share)], 1))
             .items()
         }
 
@@ -427,10 +431,9 @@ def curve(
     """Return the curve at some predictions, and the ends of its band of ± z standard errors on the
     scale of η.
     """
+    inverse_link = special.expit
     if linear:
         inverse_link = lambda x: x
-    else:
-        inverse_link = special.expit
     if smoother == "lowess":
         return np.stack(
             [lowess_curve(inverse_link(eta), y, w, grid), *np.full((2, len(grid)), np.nan)]
@@ -521,9 +524,8 @@ class Continuous(AbstractPerformance):
         centre = mean(x)
         slope = mean((x - centre[:, None]) * y) / mean((x - centre[:, None]) ** 2)
         spread = np.abs(slope) * gini(x, w)
-        share = 1 - squares / mean((y - level[:, None]) ** 2)
         return {
-            "R2": share,
+            "R2": 1 - squares / mean((y - level[:, None]) ** 2),
             "MSE": squares,
             "Intercept": level - slope * centre,
             "Slope": slope,
@@ -566,9 +568,7 @@ class Survival(AbstractPerformance):
         | dict.fromkeys(("Brier", "IBS"), (0.0, np.inf))
     )
 
-    def __init__(
-        self, fit: Fit, times: Any = None, are_cases: bool = False, caller: str = "validate"
-    ):
+    def __init__(self, fit: Fit, times: Any, are_cases: bool = False, caller: str = "validate"):
         super().__init__(fit, are_cases)
         self.model = cast(Cox, fit.objective)
         self.risk = np.asarray(self.model.units.risk)
@@ -584,11 +584,9 @@ class Survival(AbstractPerformance):
             if times is not None:
                 raise ValueError(f"{caller}: {NO_RISKS}")
         self.censoring = Censoring(time, event)
-        self.stratum = (
-            np.searchsorted(np.unique(self.model.first), np.argsort(self.model.order), side="right")
-            - 1
-        )
-        self.event_stratum = np.searchsorted(np.unique(self.model.first), self.model.first)
+        starts = np.unique(self.model.first)
+        self.stratum = np.searchsorted(starts, np.argsort(self.model.order), side="right") - 1
+        self.event_stratum = np.searchsorted(starts, self.model.first)
         self.event_time = time[self.model.dead[self.model.begin]]
 
     def predict(self, theta, weights):
@@ -718,8 +716,7 @@ class Censoring:
     def __init__(self, time: PerRow, event: BoolArray):
         self.time = time
         # a death comes before a censoring at its time
-        key = 2 * level_numbers(time) + ~event
-        self.level, self.code = np.unique(key, return_inverse=True)
+        self.level, self.code = np.unique(2 * level_numbers(time) + ~event, return_inverse=True)
         self.order = np.argsort(self.code, kind="stable")
         self.begin = np.searchsorted(self.code[self.order], np.arange(len(self.level)))
         self.at_level = time[self.order[self.begin]]

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 
 from ... import Estimate, Fit
-from ...developer import DASHED, METRICS, NamedValues, axes_of, band, legend, legend_above
+from ...developer import DASHED, METRICS, axes_of, band, legend, legend_above
 from .calibration import Calibration, calibration as calibrate
 from .decision_curve import DecisionCurve, decision_curve as decide
 from .held_out_rows import HeldOutRows, held_out_rows
-from .performance import Binary
+from .performance import Binary, until
 from .stability import Stability
 
 if TYPE_CHECKING:
@@ -49,29 +49,33 @@ def calibration(
     'observed share'
     """
     ax = axes_of(ax, (5.5, 5.5))
-    if isinstance(calibration, Calibration):
-        agreement = calibration
-    else:
-        agreement = calibrate(calibration)
-    curve = agreement.curve
-    p = agreement.predicted
-    share = np.isin(agreement.outcome, (0, 1)).all()
-    if share:
-        low = 0.0
-        high = 1.0
-    else:
+    if not isinstance(calibration, Calibration):
+        calibration = calibrate(calibration)
+    curve = calibration.curve
+    p = calibration.predicted
+    share = np.isin(calibration.outcome, (0, 1)).all()
+    low = 0.0
+    high = 1.0
+    words = "predicted risk", "observed share"
+    parts = {
+        "with the event": (calibration.outcome == 1, "tab:orange", 1),
+        "without the event": (calibration.outcome == 0, "0.6", -1),
+    }
+    if not share:
         low = min(p.min(), curve["observed"].min())
         high = max(p.max(), curve["observed"].max())
+        words = "predicted", "observed"
+        parts = {"": (np.ones(len(p), bool), "0.6", 1)}
     ax.plot([low, high], [low, high], label="ideal", **DASHED)
     if curve["low"].notna().any():
-        band(ax, curve["predicted"], curve["low"], curve["high"], f"{agreement.level:.0%} band")
+        band(ax, curve["predicted"], curve["low"], curve["high"], f"{calibration.level:.0%} band")
     corrected = "corrected" in curve
     if corrected:
         color = "0.6"
         label = "apparent"
     else:
         color = "tab:blue"
-        label = f"observed, {agreement.smoother}"
+        label = f"observed, {calibration.smoother}"
     ax.plot(curve["predicted"], curve["observed"], color=color, linewidth=1.4, label=label)
     if corrected:
         ax.plot(
@@ -84,30 +88,25 @@ def calibration(
     # height of the tallest bar
     bins = np.linspace(low, high, 51)
     tall = 0.12 * (high - low)
-    parts = {
-        "with the event": (agreement.outcome == 1, "tab:orange", 1),
-        "without the event": (agreement.outcome == 0, "0.6", -1),
-    }
-    if not share:
-        parts = {"": (np.ones(len(p), bool), "0.6", 1)}
     counts = np.array([np.histogram(p[part], bins)[0] for part, *_ in parts.values()])
     for number, (name, (_, color, sign)) in zip(
         counts / max(1, counts.max()), parts.items(), strict=True
     ):
-        style: NamedValues = {"color": color, "linewidth": 0, "label": name or None}
-        ax.bar(bins[:-1], sign * number * tall, np.diff(bins), low - tall, align="edge", **style)
-    until = ""
-    if agreement.time is not None:
-        until = f" until {agreement.time:g}"
-    if share:
-        words = "predicted risk", "observed share"
-    else:
-        words = "predicted", "observed"
+        ax.bar(
+            bins[:-1],
+            sign * number * tall,
+            np.diff(bins),
+            low - tall,
+            align="edge",
+            color=color,
+            linewidth=0,
+            label=name or None,
+        )
     slope, large = (
-        _plus_minus(*agreement.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large")
+        _plus_minus(*calibration.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large")
     )
     title = f"{'apparent ' * corrected}slope {slope}; in the large {large}"
-    ax.set(xlabel=f"{words[0]}{until}", ylabel=words[1], xlim=(low, high))
+    ax.set(xlabel=f"{words[0]}{until(calibration.time)}", ylabel=words[1], xlim=(low, high))
     ax.set_title(title, fontsize="medium")
     ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
     ax.set_ylim(low - 2.1 * tall, high)
@@ -145,14 +144,9 @@ def decision_curve(
     'net benefit'
     """
     ax = axes_of(ax, (6.0, 4.0))
-    if isinstance(curve, DecisionCurve):
-        curve = curve
-    else:
+    if not isinstance(curve, DecisionCurve):
         curve = decide(curve)
     table = curve.table
-    until = ""
-    if curve.time is not None:
-        until = f" until {curve.time:g}"
     t = table.index.to_numpy()
     ax.axhline(0, color="0.3", linewidth=0.8, label="treat none")
     ax.plot(t, table["all"], color="tab:orange", linewidth=1.2, linestyle="--", label="treat all")
@@ -160,7 +154,7 @@ def decision_curve(
     ax.plot(t, table["net_benefit"], color="tab:blue", linewidth=1.4, label="the model")
     top = max(table["net_benefit"].max(), table["all"].max(), 0.01)
     ax.set(
-        xlabel=f"threshold of risk{until} above which one treats",
+        xlabel=f"threshold of risk{until(curve.time)} above which one treats",
         ylabel="net benefit",
         ylim=(-0.25 * top, 1.15 * top),
     )

@@ -100,6 +100,7 @@ class AbstractComponents(AbstractSolved):
     remark: str = static()
     # share of the largest singular value of the components below which one counts as zero
     cut: float = static()
+    forms = False  # whether `directions` forms S
 
     def _bind(self, X: ArrayLike, y: ArrayLike, scales: bool, cut: float, remark: str) -> None:
         caller = type(self).__name__
@@ -125,11 +126,6 @@ class AbstractComponents(AbstractSolved):
         S is that of the columns.
         """
         raise NotImplementedError
-
-    @property
-    def forms(self) -> bool:
-        """Whether `directions` forms S."""
-        return False
 
     @property
     def by_rows(self) -> bool:
@@ -299,10 +295,10 @@ class PartialLeastSquares(AbstractComponents):
         y: ArrayLike,
         count: int,
         *,
-        scales: bool = True,
-        tol: float = 1e-6,
-        max_iter: int = 500,
-        remark: str = "",
+        scales: bool,
+        tol: float,
+        max_iter: int,
+        remark: str,
     ):
         self._bind(X, y, scales, 0.0, remark)
         self.count = count
@@ -364,6 +360,7 @@ class PrincipalComponents(AbstractComponents):
     """
 
     count: int | float | None = static()
+    forms = True
 
     @float64
     def __init__(
@@ -372,16 +369,12 @@ class PrincipalComponents(AbstractComponents):
         y: ArrayLike,
         count: int | float | None,
         *,
-        scales: bool = False,
-        cut: float = 0.0,
-        remark: str = "",
+        scales: bool,
+        cut: float,
+        remark: str,
     ):
         self._bind(X, y, scales, cut, remark)
         self.count = count
-
-    @property
-    def forms(self) -> bool:
-        return True
 
     @property
     def by_rows(self) -> bool:
@@ -419,9 +412,7 @@ class SeveralTargets(PrincipalComponents):
     ridge: Float[Array, " ..."]
 
     @float64
-    def __init__(
-        self, X: ArrayLike, y: ArrayLike, ridge: ArrayLike, *, cut: float = 0.0, remark: str = ""
-    ):
+    def __init__(self, X: ArrayLike, y: ArrayLike, ridge: ArrayLike, *, cut: float, remark: str):
         self._bind(X, y, False, cut, remark)
         self.count = None
         self.ridge = as_stored(np.asarray(ridge, float))
@@ -431,7 +422,7 @@ class SeveralTargets(PrincipalComponents):
 
 
 @cached_on
-def _origin(model: AbstractComponents) -> tuple[Array, Array, Array, Array]:
+def _origin(model: AbstractComponents) -> tuple[Array, ...]:
     """Mean and spread of each column and each target over all rows.
 
     The spread of a constant is one.
@@ -441,11 +432,11 @@ def _origin(model: AbstractComponents) -> tuple[Array, Array, Array, Array]:
         mean = values.mean(0)
         spread = values.std(0)
         moments += [mean, np.where(spread > np.finfo(float).eps * np.abs(mean), spread, 1.0)]
-    return moments[0], moments[1], moments[2], moments[3]
+    return tuple(moments)
 
 
 @cached_on
-def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
+def _sums(model: AbstractComponents) -> tuple[CrossProducts, ...]:
     """Return the sums over all rows as they are, and changed in their last digits."""
     center, spread, middle, size = _origin(model)
     rng = np.random.default_rng(0)
@@ -465,7 +456,7 @@ def _sums(model: AbstractComponents) -> tuple[CrossProducts, CrossProducts]:
             gram = (gram + gram.T) / 2
         cross = changed(x.T @ y, np.multiply.outer(*lengths))
         sums.append(CrossProducts(x, y, gram, cross, (lengths[0] ** 2, lengths[1] ** 2)))
-    return sums[0], sums[1]
+    return tuple(sums)
 
 
 def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: LaneEntries) -> Moments:
@@ -473,13 +464,13 @@ def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: LaneE
     x = sums.x
     y = sums.y
     gram = sums.gram
-    x_rows, y_rows, total = x[index], y[index], len(x) + delta.sum(1)
+    x_rows = x[index]
+    y_rows = y[index]
+    total = len(x) + delta.sum(1)
     x_change = delta[..., None] * x_rows
     scaled = total[:, None]
-    mean, target = (
-        (x.sum(0) + x_change.sum(1)) / scaled,
-        (y.sum(0) + np.sum(delta[..., None] * y_rows, 1)) / scaled,
-    )
+    mean = (x.sum(0) + x_change.sum(1)) / scaled
+    target = (y.sum(0) + np.sum(delta[..., None] * y_rows, 1)) / scaled
     cross = (
         sums.cross
         + x_change.swapaxes(1, 2) @ y_rows

@@ -52,19 +52,18 @@ def fit_at_host(
 
     if decrement <= WARN:
         warn(host_fit.objective.parameters.warning(host_fit.theta))
-        is_minimum = not (
-            isinstance(host_fit.objective, OrthogonalGLM)
-            and len(host_fit.quadratic.null_space) == 0
-        )
-        # as the host's digits are fewer
-        return host_fit if is_minimum else at_minimum(host_fit.objective)
+        is_orthogonal = isinstance(host_fit.objective, OrthogonalGLM)
+        if is_orthogonal and len(host_fit.quadratic.null_space) == 0:
+            return at_minimum(host_fit.objective)  # as the host's digits are fewer
+        return host_fit
     if decrement > REFUSE and not stopped():
         raise ValueError(
             describe_distance(objective, decrement).replace("anchor:", f"{caller}:", 1)
         )
     minimum = at_minimum(objective)
-    has_kinks = kinks(objective) is not None
-    fall = decrement**2 / 2 if has_kinks else float(host_fit.value - minimum.value)
+    fall = float(host_fit.value - minimum.value)
+    if kinks(objective) is not None:
+        fall = decrement**2 / 2
     difference = _describe_difference(theta, minimum.parameters)
     remark = f"its loss would still fall by {fall:.2g}"
     warn(

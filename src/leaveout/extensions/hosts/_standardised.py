@@ -165,9 +165,8 @@ class StandardisedGLM(GLM):
     def hessian(self, theta: PyTree, weights: Float[Arrays, " units"]) -> Hessian:
         if self.classes:
             return AbstractLinearPredictor.hessian(self, theta, weights)
-        pad = self.design.shape[1] - self.num_features
         return super().hessian(theta, weights) + jnp.diag(
-            jnp.pad(self._ridge_growth(weights), (0, pad))
+            jnp.pad(self._ridge_growth(weights), (0, self.design.shape[1] - self.num_features))
         )
 
     def perturbation(self, theta: PyTree, index: UnitIndex, delta: PerListed) -> Scalar:

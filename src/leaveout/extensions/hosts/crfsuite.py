@@ -97,7 +97,7 @@ def from_crfsuite(
     >>> fit.objective.num_units
     12
     """
-    tagger = getattr(model, "tagger_", None) if hasattr(model, "tagger_") else model
+    tagger = getattr(model, "tagger_", model)
     if not hasattr(tagger, "info"):
         raise TypeError(
             "from_crfsuite: give a fitted sklearn_crfsuite.CRF, or a pycrfsuite.Tagger that has opened a model; "

@@ -158,10 +158,9 @@ def _describe_host(
         initial=initial,
         transition=transition,
     )
-    parameters = {**host.parameters, "initial": start, "transition": moves}
     return objective, {
         part: value
-        for part, value in parameters.items()
+        for part, value in {**host.parameters, "initial": start, "transition": moves}.items()
         if part in {**objective.states.free, **host.emission.free}
     }
 

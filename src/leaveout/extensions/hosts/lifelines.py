@@ -17,7 +17,6 @@ from ...developer import (
     Arrays,
     HostErrors,
     NamedArrays,
-    NamedValues,
     Scalar,
     frame_of,
     jax,
@@ -76,7 +75,8 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
     supported = "CoxPHFitter", "CoxTimeVaryingFitter", *AFT
     name = kind_of_host("from_lifelines", fitter, "lifelines", supported, "params_")
     varying = name == "CoxTimeVaryingFitter"
-    if np.any(np.asarray(fitter.penalizer) > 0) and np.any(np.asarray(fitter.l1_ratio) > 0):
+    penalised = np.any(np.asarray(fitter.penalizer) > 0)
+    if penalised and np.any(np.asarray(fitter.l1_ratio) > 0):
         raise TypeError(
             "from_lifelines: an l1 part of a penalizer is rounded by lifelines; use lo.Cox with lo.penalties."
         )
@@ -87,18 +87,14 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
         df[label] if (label := getattr(fitter, field, None)) is not None else None
     )
     time_col, entry_col = ("stop_col", "start_col") if varying else ("duration_col", "entry_col")
-    time = column(time_col)
-    entry = column(entry_col)
-    event = column("event_col")
-    weights = column("weights_col")
-    event = pd.Series(1.0, df.index) if event is None else event.astype(float)
     label_fields = time_col, entry_col, "event_col", "weights_col", "cluster_col", "id_col"
+    time, entry, event, weights = map(column, label_fields[:4])
+    event = pd.Series(1.0, df.index) if event is None else event.astype(float)
     columns = df.drop(
         columns=[
             label for field in label_fields if (label := getattr(fitter, field, None)) is not None
         ]
     )
-    penalised = bool(np.any(np.asarray(fitter.penalizer) > 0))
     if name in AFT:
         if weights is not None:
             raise TypeError("from_lifelines: weights of an AFT model are not supported.")
@@ -121,10 +117,23 @@ def from_lifelines(fitter: Any, df: Any) -> Fit:
         penalty = penalties.per_row(
             penalties.Ridge(np.asarray(fitter.penalizer) * np.asarray(fitter._norm_std) ** 2)
         )
-    options: NamedValues = {"strata": labels, "entry": entry, "sample_weight": weights}
-    model = Cox(X, time, event, penalty, **options, remark=remark)
-    coef = {"coef": np.asarray(fitter.params_, float)}
-    return fit_at_host("from_lifelines", model, coef, lambda: False, errors=_errors(fitter, df))
+    model = Cox(
+        X,
+        time,
+        event,
+        penalty,
+        strata=labels,
+        entry=entry,
+        sample_weight=weights,
+        remark=remark,
+    )
+    return fit_at_host(
+        "from_lifelines",
+        model,
+        {"coef": np.asarray(fitter.params_, float)},
+        lambda: False,
+        errors=_errors(fitter, df),
+    )
 
 
 def _errors(fitter, df: pd.DataFrame) -> HostErrors:
@@ -205,7 +214,6 @@ def _accelerated(
         ridge[part] = fitter.penalizer * np.where(
             free[part], 0.0, np.asarray(fitter._norm_std[part]) ** 2
         )
-    penalised = any(part.any() for part in ridge.values())
-    remark = SPREADS if penalised else ""
+    remark = SPREADS if any(part.any() for part in ridge.values()) else ""
     model = MeanPenalised(AFT[type(fitter).__name__], data, theta, remark, ridge)
     return fit_at_host("from_lifelines", model, theta, lambda: False)

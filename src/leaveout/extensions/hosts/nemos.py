@@ -96,11 +96,10 @@ def from_nemos(model: Any, X: ArrayLike, y: ArrayLike) -> Fit:
     row_penalty = None if penalty == "UnRegularized" else lo.penalties.per_row(penalties[penalty])
     objective = GLM(X, y, LOSSES[kind], row_penalty, remark=remark)
     coef = np.asarray(model.coef_, float)
-    theta = {"coef": coef, "intercept": float(np.ravel(model.intercept_)[0])}
     return fit_at_host(
         "from_nemos",
         objective,
-        theta,
+        {"coef": coef, "intercept": float(np.ravel(model.intercept_)[0])},
         lambda: is_repeated(lambda: clone(model).fit(X, y).coef_, coef),
     )
 

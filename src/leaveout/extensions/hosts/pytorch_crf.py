@@ -81,8 +81,7 @@ def from_pytorch_crf(
     >>> fit.objective.num_units
     3
     """
-    missing = [name for name in WEIGHTS.values() if not hasattr(layer, name)]
-    if missing:
+    if not all(hasattr(layer, name) for name in WEIGHTS.values()):
         raise TypeError(
             f"from_pytorch_crf: the layer must have {', '.join(WEIGHTS.values())}; got {type(layer).__name__}."
         )

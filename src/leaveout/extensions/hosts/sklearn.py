@@ -134,12 +134,10 @@ def _choice_remark(name: str, value: float) -> str:
 def _least_squares(estimator) -> HostObjective:
     labels = hasattr(estimator, "class_weight")
     weight = getattr(estimator, "class_weight", None)
+    alpha = np.asarray(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0.0)), float)
+    choice_note = ""
     if hasattr(estimator, "alphas"):
-        alpha = np.asarray(estimator.alpha_, float)
-        choice_note = _choice_remark("alpha", float(estimator.alpha_))
-    else:
-        alpha = np.asarray(getattr(estimator, "alpha", 0.0), float)
-        choice_note = ""
+        choice_note = _choice_remark("alpha", float(alpha))
     return HostObjective(
         "squared",
         alpha,
@@ -179,9 +177,8 @@ def _averaging(loss: Callable[[Any], str | losses.AbstractLoss]) -> Callable[[An
 
 
 def _tweedie(estimator) -> losses.Tweedie:
-    if estimator.link != "auto":
-        link = estimator.link
-    else:
+    link = estimator.link
+    if link == "auto":
         link = "identity" if estimator.power <= 0 else "log"
     return losses.Tweedie(float(estimator.power), 1.0, link)
 
@@ -443,12 +440,10 @@ def _fit_rounded(objective: GLM | Regression, theta: NamedArrays) -> Fit:
     solution = fit(objective, theta, num_starts=1)
     vector = np.asarray(objective.parameters.unconstrained(theta), float)
     kink_point = kinks(objective)
-    ones = np.ones(objective.num_units)
-    value = (
-        function(objective, vector).look(vector)[0]
-        if kink_point is None
-        else look(kink_point[0], ones, vector).value
-    )
+    if kink_point is None:
+        value = function(objective, vector).look(vector)[0]
+    else:
+        value = look(kink_point[0], np.ones(objective.num_units), vector).value
     weight = (
         objective.num_units if objective.sample_weight is None else objective.sample_weight.sum()
     )
@@ -528,11 +523,7 @@ def _feature_names(estimator) -> Strings:
 
     Empty if a transformer gives no names, or repeats one.
     """
-    if searches(estimator):
-        return _feature_names(estimator.best_estimator_)
-    if isinstance(estimator, TransformedTargetRegressor):
-        return _feature_names(estimator.regressor_)
-    before = transformers_of(estimator)
+    before = transformers_of(_opened(estimator))
     if not before:
         return ()
     try:
@@ -574,6 +565,15 @@ class HostRows:
         return _inverse(self.estimator, np.ravel(values))
 
 
+def _opened(estimator: Any) -> Any:
+    """Return the fitted estimator inside searches and transformed targets."""
+    if searches(estimator):
+        return _opened(estimator.best_estimator_)
+    if isinstance(estimator, TransformedTargetRegressor):
+        return _opened(estimator.regressor_)
+    return estimator
+
+
 def _inverse(estimator, values: Array) -> Array:
     if searches(estimator):
         return _inverse(estimator.best_estimator_, values)
@@ -587,10 +587,7 @@ def _inverse(estimator, values: Array) -> Array:
 
 def _rows_to_predict(estimator: Any, X: Any):
     """Read rows to predict, in the form that the regression at the end of an estimator takes."""
-    if searches(estimator):
-        return _rows_to_predict(estimator.best_estimator_, X)
-    if isinstance(estimator, TransformedTargetRegressor):
-        return _rows_to_predict(estimator.regressor_, X)
+    estimator = _opened(estimator)
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and isinstance(X, pd.DataFrame):
         missing = sorted(set(names) - set(X.columns))
@@ -657,10 +654,7 @@ def num_component_steps(estimator: Any) -> int:
         type(pca) is not PCA
         or type(last) is not linear_model.LinearRegression
         or pca.n_components == "mle"
-    ):
-        return 0
-    if (
-        getattr(pca, "_fit_svd_solver", pca.svd_solver) == "randomized"
+        or getattr(pca, "_fit_svd_solver", pca.svd_solver) == "randomized"
         or last.positive
         or not last.fit_intercept
     ):
@@ -844,13 +838,14 @@ def rescales(estimator: Any) -> bool:
     if type(scaler) is not StandardScaler or _learn(before) or type(last) not in READERS:
         return False
     host = describe(last)
-    plain = (
+    return bool(
         host.intercept
         and not host.intercept_scale
         and not isinstance(host.loss, losses.HuberScale)
         and not host.l1
+        and not host.positive
+        and scaler.with_std
     )
-    return bool(plain and not host.positive and scaler.with_std)
 
 
 def _prepares(estimator: Pipeline) -> bool:
@@ -877,9 +872,9 @@ def with_parameters(estimator: Any, parameters: NamedArrays) -> Any:
             name: np.reshape(values, (len(host.estimators_), -1))
             for name, values in parameters.items()
         }
-        parameters_of = lambda k: {name: values[k] for name, values in rows.items()}
         host.estimators_ = [
-            with_parameters(part, parameters_of(k)) for k, part in enumerate(host.estimators_)
+            with_parameters(part, {name: values[k] for name, values in rows.items()})
+            for k, part in enumerate(host.estimators_)
         ]
     else:
         coef = np.asarray(parameters["coef"])
@@ -889,7 +884,8 @@ def with_parameters(estimator: Any, parameters: NamedArrays) -> Any:
             and solver.intercept_scale
             and solver.intercept
         ):
-            coef, intercept = coef[..., :-1], coef[..., -1] * solver.intercept_scale
+            intercept = coef[..., -1] * solver.intercept_scale
+            coef = coef[..., :-1]
         if isinstance(host, PLSRegression):
             intercept = intercept + coef @ host._x_mean
         host.coef_ = coef.reshape(*host.coef_.shape[:-1], coef.shape[-1])
@@ -943,13 +939,15 @@ def _cut(estimator: linear_model.LinearRegression) -> float:
 def _component_model(estimator, X, y: Array, remark: str) -> AbstractComponents:
     """Read a regression on components."""
     if isinstance(estimator, PLSRegression):
-        options = {
-            "scales": estimator.scale,
-            "tol": estimator.tol,
-            "max_iter": estimator.max_iter,
-            "remark": remark,
-        }
-        return PartialLeastSquares(X, y, estimator.n_components, **options)
+        return PartialLeastSquares(
+            X,
+            y,
+            estimator.n_components,
+            scales=estimator.scale,
+            tol=estimator.tol,
+            max_iter=estimator.max_iter,
+            remark=remark,
+        )
     if not isinstance(estimator, Pipeline):
         ridged = isinstance(estimator, linear_model.Ridge)
         ridge, cut = (estimator.alpha, 0.0) if ridged else (0.0, _cut(estimator))
@@ -962,16 +960,11 @@ def _component_model(estimator, X, y: Array, remark: str) -> AbstractComponents:
 
 def _component_parameters(estimator) -> NamedArrays:
     """Return the coefficients of the columns themselves."""
-    if isinstance(estimator, PLSRegression):
+    if not isinstance(estimator, Pipeline):
         coef = estimator.coef_
-        middle = estimator._x_mean
+        middle = getattr(estimator, "_x_mean", np.zeros(estimator.n_features_in_))
         level = estimator.intercept_
-        flat = estimator._predict_1d
-    elif not isinstance(estimator, Pipeline):
-        coef = estimator.coef_
-        middle = np.zeros(estimator.n_features_in_)
-        level = estimator.intercept_
-        flat = False
+        flat = getattr(estimator, "_predict_1d", False)
     else:
         *scaler, (_, pca), (_, last) = estimator.steps
         axes = pca.components_
@@ -1104,10 +1097,7 @@ def _parameters(objective: GLM | Regression, host: HostObjective, estimator) -> 
             intercept = intercept.ravel()[0]
     parameters = {"coef": coef, "intercept": np.asarray(intercept)}
     if isinstance(host.loss, losses.HuberScale):
-        parameters = {
-            name: value
-            for name, value in parameters.items()
-            if name != "intercept" or host.intercept
-        }
+        if not host.intercept:
+            del parameters["intercept"]
         parameters["scale"] = np.asarray(estimator.scale_, float)
     return parameters

@@ -304,14 +304,17 @@ def _glm(
     remark: str = "",
     weight: ArrayLike | None = None,
 ) -> ReadGLM:
-    options: NamedValues = {
-        "intercept": False,
-        "offset": offset,
-        "remark": _remark(model, remark),
-    }
-    y = np.asarray(model.endog, float)
-    weight = _weights(model, weight)
-    return GLM(_frame(model), y, loss, penalty, sample_weight=weight, **options), {"coef": coef}
+    objective = GLM(
+        _frame(model),
+        np.asarray(model.endog, float),
+        loss,
+        penalty,
+        sample_weight=_weights(model, weight),
+        intercept=False,
+        offset=offset,
+        remark=_remark(model, remark),
+    )
+    return objective, {"coef": coef}
 
 
 def _linear(model, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
@@ -418,9 +421,13 @@ def _negative_binomial(model, params: Array) -> tuple[GLM | Regression, dict]:
     if model.loglike_method == "geometric":
         return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
-    y = np.asarray(model.endog, float)
     objective = Regression(
-        _frame(model), y, loss, intercept=False, offset=_shift(model), remark=_remark(model)
+        _frame(model),
+        np.asarray(model.endog, float),
+        loss,
+        intercept=False,
+        offset=_shift(model),
+        remark=_remark(model),
     )
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
@@ -512,13 +519,12 @@ def _zero_inflated(model, params: Array) -> tuple[AbstractObjective, dict]:
     if offset is None:
         offset = np.zeros(())
     power = 2 - model.model_main.parameterization if negative else 0.0
-    probit = model.inflation == "probit"
     rows = _count_rows(
         model,
         z=model.exog_infl,
         offset=offset,
         power=power,
-        probit=probit,
+        probit=model.inflation == "probit",
     )
     theta = {"inflate": params[:k], "coef": params[k : len(params) - negative]}
     theta |= {"dispersion": params[-1]} if negative else {}
@@ -578,10 +584,8 @@ def _mixed_linear(results, drop: str) -> Fit:
             names = [f"z{j}" for j in range(effects.shape[1])]
         code, levels = pd.factorize(np.asarray(model.groups), sort=True)
         blocks.append(EffectBlock("group", tuple(names), effects, (len(names),)))
-        codes["group"], parameters["covariance[group]"] = (
-            (code, np.asarray(levels)),
-            np.asarray(results.cov_re),
-        )
+        codes["group"] = code, np.asarray(levels)
+        parameters["covariance[group]"] = np.asarray(results.cov_re)
     for k, (name, parts) in enumerate(zip(model.exog_vc.names, model.exog_vc.mats, strict=True)):
         block_name = name if name not in codes else f"{name} component"
         places = np.concatenate(
@@ -617,7 +621,8 @@ def _component(name: str, columns, levels: Array) -> tuple[EffectBlock, TwoArray
     code = np.zeros(columns.shape[0], int)
     value = np.zeros(columns.shape[0])
     filled = np.diff(columns.indptr) == 1
-    code[filled], value[filled] = columns.indices, columns.data
+    code[filled] = columns.indices
+    value[filled] = columns.data
     used, code = np.unique(code, return_inverse=True)
     return EffectBlock(name, (name,), value[:, None], (1,)), (code, levels[used])
 

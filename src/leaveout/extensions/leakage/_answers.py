@@ -356,12 +356,11 @@ def extrapolate(study: LeakageStudy, corrected: Callable[[], LeakageResult]) -> 
         return refused(result.refusal)
     # scores without an influence are refused before
     assert result.influence is not None and result.naive_influence is not None
-    change = result.influence - result.naive_influence
     return study.correct(
         "extrapolated",
         ASSUMPTION,
         result.correction,
-        change,
+        result.influence - result.naive_influence,
         0.0,
         monte_carlo=result.se_mc**2,
         between=result.se_p**2 + max(result.se_extrapolation, result.overhang / 2) ** 2,

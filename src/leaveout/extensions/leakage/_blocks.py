@@ -150,10 +150,8 @@ def _dense(
 ) -> RecordBlocks:
     count, k = size.shape
     low, high = np.triu_indices(k, 1)
-    weight, target, times = (np.zeros((count, len(low))) for _ in range(3))
-    weight[block, pair] = graph.weight[chunk]
-    target[block, pair] = graph.target[chunk]
-    times[block, pair] = graph.times[chunk]
+    values = np.zeros((3, count, len(low)))
+    values[:, block, pair] = graph.weight[chunk], graph.target[chunk], graph.times[chunk]
     neighbours = np.zeros((count, k), int)
     for node, partner in ((low, high), (high, low)):
         np.bitwise_or.at(neighbours, (block, node[pair]), 1 << partner[pair])
@@ -166,9 +164,7 @@ def _dense(
     reached: IntArray = np.broadcast_to(subset & -subset, subset_neighbours.shape)
     for _ in range(k - 1):
         reached = (reached | np.take_along_axis(subset_neighbours, reached, 1)) & subset
-    return RecordBlocks(
-        weight, target, times, graph.ground * size[:, low] * size[:, high], reached == subset
-    )
+    return RecordBlocks(*values, graph.ground * size[:, low] * size[:, high], reached == subset)
 
 
 def _fit_weights(blocks: RecordBlocks, k: int) -> BlockPairs:

@@ -172,9 +172,8 @@ def _move(
         ]
         weight = weight + chains.ground * records[0] * records[1]
     ready = (pieces == 1) & ~in_v0[place[v]]
-    together = rng.logistic(size=len(u)) < weight
     new_label = np.where(
-        together,
+        rng.logistic(size=len(u)) < weight,
         label[v],
         np.where(label[u] == label[v], len(touched) + np.arange(len(u)), label[u]),
     )

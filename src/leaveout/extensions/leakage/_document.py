@@ -7,7 +7,6 @@ goes the other way. Use `leakage_corrected`; this estimator is for comparison wi
 """
 
 import functools
-from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -83,7 +82,7 @@ class BlockBootstrap(PrintedResult):
     variance: Float[ndarray, "levels ..."]
     A: Any
     num_boot: int
-    direction: Direction = field(default="train")
+    direction: Direction = "train"
 
     def _facts(self) -> Lines:
         curve = self.solve()

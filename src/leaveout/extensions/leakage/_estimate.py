@@ -257,10 +257,9 @@ def leakage_corrected(
             plan, [run.records for run in runs], pooled.combinations, weights, shares
         )
         data = InfluenceSpread(tested, unit, fold_effects=extras["moved"]).error
-        num_draws = runs[0].test.shape[1]
         return int(
             np.ceil(
-                num_draws
+                runs[0].test.shape[1]
                 * (weights @ pooled.noise @ weights)
                 / max(injection.tolerance * data, 1e-150) ** 2
             )
@@ -268,12 +267,11 @@ def leakage_corrected(
 
     def result(runs: list[FoldLosses], *extra_notes: str) -> LeakageResult:
         pooled = pool(plan, runs, shares, law)
-        slope = slope_test(plan, runs, slope_level(plan), score.more_is_better)
         return LeakageResult(
             plan=plan,
             runs=runs,
             pooled=pooled,
-            slope_test=slope,
+            slope_test=slope_test(plan, runs, slope_level(plan), score.more_is_better),
             notes=(*extra_notes, *result_notes),
             **extras,
             **common,

@@ -153,10 +153,9 @@ class LeastSquares(AbstractLinear):
     """
 
     def __post_init__(self) -> None:
+        self.name = "least squares, batched"
         if self.penalty:
             self.name = "ridge regression, batched"
-        else:
-            self.name = "least squares, batched"
 
     def together(self, train: Rows) -> SolvedFits:
         place = lengths(train)
@@ -286,10 +285,9 @@ class MarginFits(AbstractClasses):
     def __post_init__(self) -> None:
         self.logistic = self.loss_name == "logistic"
         self.loss = losses.resolve(self.loss_name)
+        self.name = "linear support vectors, batched"
         if self.logistic:
             self.name = "logistic regression, batched"
-        else:
-            self.name = "linear support vectors, batched"
         self.ridge = np.full(self.X.shape[1] + self.intercept, self.penalty)
         if self.intercept and self.logistic:
             self.ridge[-1] = 0.0
@@ -353,8 +351,7 @@ class MarginFits(AbstractClasses):
             length = decrements(step, state.gradient)
             return Proposal(step, length, length**2 <= 1e-13 * (1 + np.abs(state.value)))
 
-        start = np.zeros((len(Z), Z.shape[2]))
-        return iterate(look, propose, start)[0].theta
+        return iterate(look, propose, np.zeros((len(Z), Z.shape[2])))[0].theta
 
 
 def _solve_stack(matrix: NDArray, right: NDArray) -> SolvedFits:

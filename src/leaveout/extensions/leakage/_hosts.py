@@ -28,6 +28,7 @@ from ...developer import (
     FloatArray,
     IntArray,
     Measure,
+    function_name,
     kind_of,
     numbers,
     over,
@@ -87,12 +88,8 @@ def prepare(
         if isinstance(estimator, type) or not (
             hasattr(estimator, "fit") and hasattr(estimator, "get_params")
         ):
-            if isinstance(estimator, type):
-                got = estimator.__name__
-            else:
-                got = type(estimator).__name__
             raise TypeError(
-                f"{caller}: {got} cannot be cloned; give an estimator object with fit, predict and get_params."
+                f"{caller}: {function_name(estimator)} cannot be cloned; give an estimator object with fit, predict and get_params."
             )
         try:
             is_classifier(clone(estimator))
@@ -170,10 +167,9 @@ class Estimator(AbstractLearner):
     n_jobs: int | None
 
     def __post_init__(self) -> None:
+        self.labels = np.zeros(0)
         if self.measure.classes:
             self.labels = np.unique(self.y)
-        else:
-            self.labels = np.zeros(0)
         self.name = f"{type(self.estimator).__name__}, fitted anew"
 
     @property
@@ -323,7 +319,7 @@ def make_learner(
 def finite_columns(X) -> FloatArray | None:
     """Return X as a table of finite numbers; None if it is not one."""
     try:
-        data = np.asarray(X, float)
+        data = np.ascontiguousarray(X, float)
     except (TypeError, ValueError):
         return None
     if data.ndim == 2 and np.isfinite(data).all():
@@ -345,13 +341,12 @@ def _batch_learner(
     data = finite_columns(X)
     if data is None:
         return None  # some estimators accept NaN; others raise
-    data = np.ascontiguousarray(data)
-    if isinstance(model, KNeighborsClassifier | KNeighborsRegressor):
-        plain = not scaled and type(model) in (KNeighborsClassifier, KNeighborsRegressor)
-        plain &= model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
+    if type(model) in (KNeighborsClassifier, KNeighborsRegressor):
+        euclidean = model.metric == "euclidean" or (model.metric == "minkowski" and model.p == 2)
         # 2**25: largest number of sorted distances of all records
         if (
-            not plain
+            scaled
+            or not euclidean
             or model.weights != "uniform"
             or model.metric_params is not None
             or len(data) ** 2 > 2**25
@@ -404,7 +399,7 @@ def seed_estimator(estimator: SklearnEstimator, seed: int) -> SklearnEstimator:
         for name, value in estimator.get_params(deep=True).items()
         if value is None and (name == "random_state" or name.endswith("__random_state"))
     }
-    return estimator.set_params(**free) if free else estimator
+    return estimator.set_params(**free)
 
 
 def take_rows(X, rows: IntArray):

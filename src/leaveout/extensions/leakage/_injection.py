@@ -448,7 +448,7 @@ class InjectedSplits:
         """
         if isinstance(self.cv, int):
             return self.cv * self.num_repeats
-        if self.cv is not None and hasattr(self.cv, "get_n_splits"):
+        if hasattr(self.cv, "get_n_splits"):
             return self.cv.get_n_splits(X, y, groups) * self.num_repeats
         if groups is None:
             raise ValueError("InjectedSplits: give groups=, the cluster of each record.")

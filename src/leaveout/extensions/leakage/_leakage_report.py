@@ -253,8 +253,9 @@ def leakage_report(
                 if name == "naive":  # announces the remaining cost before it is spent
                     fits, seconds = _price_answers(study, requested, injection).sum()
                     if seconds > ANNOUNCED_SECONDS:
-                        price = f"{caller}: {fits:,.0f} fits or more, about {seconds:.0f} s"
-                        work.bar.tell(f"{price}; {work.num_made} are done")
+                        work.bar.tell(
+                            f"{caller}: {fits:,.0f} fits or more, about {seconds:.0f} s; {work.num_made} are done"
+                        )
     except KeyboardInterrupt:
         done = ", ".join(finished) or "nothing"
         partial = build_report if finished else lambda: None

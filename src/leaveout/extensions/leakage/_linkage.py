@@ -713,10 +713,9 @@ class Linkage(PrintedResult):
     def _facts(self) -> Lines:
         rates = []
         for name, (estimate, low, high) in self.rates.iterrows():
+            interval = f"{low:.4f} to {high:.4f}"
             if np.isnan(low):
                 interval = "exact"
-            else:
-                interval = f"{low:.4f} to {high:.4f}"
             rates.append((str(name), f"{estimate:.4f} ({interval})"))
         if self.given is not None:
             return [("linkage", "precision and recall of pairs; no pairs"), *rates]

@@ -104,8 +104,7 @@ def _between(row: pd.Series, level: str) -> str:
 
 
 def _answer_figure(report: LeakageReport) -> Figure:
-    table = report.table[report.table.refusal == ""]
-    frame = table.rename(columns={"score": "estimate"})
+    frame = report.table[report.table.refusal == ""].rename(columns={"score": "estimate"})
     draw = partial(
         forest,
         frame.assign(low=frame.low.fillna(frame.estimate), high=frame.high.fillna(frame.estimate)),

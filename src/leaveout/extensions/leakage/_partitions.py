@@ -42,7 +42,7 @@ def draw_partitions(
     probability: PairNumbers,
     num: int,
     rng: np.random.Generator,
-    unlisted: float = 0.5,
+    unlisted: float,
 ) -> Int[np.ndarray, "num rows"]:
     """Draw `num` independent partitions; clusters are numbered by first appearance.
 

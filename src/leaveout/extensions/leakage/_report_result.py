@@ -87,9 +87,8 @@ def estimate_unlisted(X, study: LeakageStudy, mates: pd.DataFrame) -> NearMates 
     # 2000: rows whose neighbours are searched
     sample = max(2000 // len(study.folds), 1)
     for fold, exposed in zip(study.folds, study.mates, strict=True):
-        if len(fold.test) <= sample:
-            tested = fold.test
-        else:
+        tested = fold.test
+        if len(tested) > sample:
             tested = rng.choice(fold.test, sample, replace=False)
         exposure = dict(zip(fold.test, exposed, strict=True))
         search = NearestNeighbors(n_neighbors=min(SPACING_NEIGHBOURS, len(fold.train))).fit(

@@ -140,6 +140,11 @@ class LeakageResult(PrintedResult, ComparableResult):
         return self.solved.estimate
 
     @property
+    def _extrapolates(self) -> bool:
+        """Whether sets without leakage are so rare that ê₀ continues the curve."""
+        return self.pooled.unseen < RARE_SHARE
+
+    @property
     def correction(self) -> float:
         """The estimate minus the naive value."""
         return self.estimate - self.naive
@@ -170,7 +175,7 @@ class LeakageResult(PrintedResult, ComparableResult):
 
         0 if no leakage is observed.
         """
-        if self.pooled.unseen < RARE_SHARE:
+        if self._extrapolates:
             return float(np.ptp(list(self.extrapolants.values())))
         return 0.0
 
@@ -204,7 +209,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     @property
     def overhang(self) -> float:
         """The distance of the ceiling from the estimate; 0 if no leakage is observed."""
-        if self.pooled.unseen < RARE_SHARE:
+        if self._extrapolates:
             return abs(self.ceiling - self.solved.estimate)
         return 0.0
 
@@ -408,15 +413,14 @@ class LeakageResult(PrintedResult, ComparableResult):
         """The reason why there is no estimate; empty if there is one."""
         if self._mean_p > 0 and (hidden := hidden_leak(self.unshown)):
             return hidden
-        values = np.array(list(self.extrapolants.values()))
-        spread = np.ptp(values)
+        spread = np.ptp(list(self.extrapolants.values()))
         correction = abs(self.solved.estimate - self.lower)
         weights = [self.solved.weights, *(w for _, w in self.pooled.polynomials.values())]
         noise = max(
             np.sqrt((u - v) @ self.pooled.noise @ (u - v)) for u in weights for v in weights
         )
         best = (self.measure.high if self.measure.more_is_better else self.measure.low) or 0.0
-        if self.pooled.unseen >= RARE_SHARE or spread <= max(
+        if not self._extrapolates or spread <= max(
             # 0.5: share of the correction beyond which extrapolants disagree
             # 0.05: share of the naive loss below which extrapolants agree
             0.5 * correction,
@@ -437,7 +441,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             return f"cannot be corrected: {self.refusal}."
         if self.slope_test.exploits is False:
             return f"nothing to correct in training: {self.slope_test.verdict}."
-        if self.pooled.unseen < RARE_SHARE:
+        if self._extrapolates:
             # leaked records (clusters) in the training sets without injection
             held = [
                 matrix[0] @ self.pooled.grid * part.units
@@ -459,7 +463,7 @@ class LeakageResult(PrintedResult, ComparableResult):
     def flags(self) -> list[str]:
         """Reservations about the estimate, in sentences."""
         out = list(self.notes)
-        if self.refusal or self.pooled.unseen < RARE_SHARE or self.slope_test.exploits is False:
+        if self.refusal or self._extrapolates or self.slope_test.exploits is False:
             out.append(self.verdict)
         if self.slope_test.exploits is None:
             out.append(f"slope test: {self.slope_test}.")
@@ -678,7 +682,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             "naive": self.naive,
             "correction": self.correction,
         }
-        if self.pooled.unseen < RARE_SHARE:
+        if self._extrapolates:
             rows["ceiling"] = self.ceiling
         rows |= {
             "correction low": change.low,
@@ -689,16 +693,16 @@ class LeakageResult(PrintedResult, ComparableResult):
         rows |= {
             name: float(self.pooled.weight @ share) for name, share in self.shares._asdict().items()
         }
-        extrapolants = {f"extrapolant, {name}": value for name, value in self.extrapolants.items()}
-        return pd.DataFrame({"value": rows | {"unseen": self.pooled.unseen} | extrapolants})
+        rows["unseen"] = self.pooled.unseen
+        rows |= {f"extrapolant, {name}": value for name, value in self.extrapolants.items()}
+        return pd.DataFrame({"value": rows})
 
     def _facts(self) -> Lines:
         fits = sum(run.test.size for run in self.runs)
         score = self.measure
         sizes = sorted({part.size for part in self.plan})
-        if len(sizes) == 1:
-            trained = f"{sizes[0]}"
-        else:
+        trained = f"{sizes[0]}"
+        if len(sizes) > 1:
             trained = f"{sizes[0]}–{sizes[-1]}"
         kind = "score" if score.more_is_better else "loss"
         listing = ", ".join(f"{name} {value:.5g}" for name, value in self.extrapolants.items())
@@ -738,7 +742,7 @@ class LeakageResult(PrintedResult, ComparableResult):
             ("extrapolants", listing),
             (bound, f"{self.lower:.5g}, if leakage does not hurt the learner"),
         ]
-        if self.pooled.unseen < RARE_SHARE:
+        if self._extrapolates:
             opposite = "at most"
             if score.more_is_better:
                 opposite = "at least"

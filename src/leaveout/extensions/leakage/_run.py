@@ -233,10 +233,9 @@ def run(work: FitWork, draws: TwoCounts, enough: Enough | None = None) -> list[F
                 progress.add(piece, result)
                 bar.advance(levels * (piece.stop - piece.start))
                 seconds_per_fit = (time.perf_counter() - began) / max(bar.num_done, 1)
+                expected_draws = progress.most
                 if progress.num_wanted > progress.fewest or progress.is_stopped:
                     expected_draws = progress.num_wanted
-                else:
-                    expected_draws = progress.most
                 bar.expect(
                     levels * len(work.plan) * expected_draws,
                     f"fits, at most {total:,} in {total * seconds_per_fit:.0f} s",

@@ -162,8 +162,9 @@ def resolve_score(scoring, estimator, y: NDArray) -> Measure:
         isinstance(scoring, str) and scoring in {*losses.NAMED, *LOSSES}
     ):
         return resolve(scoring, "auto", y, classifies(estimator, y))
-    name = scoring if isinstance(scoring, str) else ""
+    name = ""
     if isinstance(scoring, str):
+        name = scoring
         if scoring not in sklearn.metrics.get_scorer_names():
             raise ValueError(
                 f"scoring={scoring!r}: neither a scorer of scikit-learn's (sklearn.metrics.get_scorer_names()) nor a loss of "

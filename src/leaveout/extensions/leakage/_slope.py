@@ -195,7 +195,7 @@ def leakage_slope_test(
 
 
 def slope_test(
-    plan: list[FoldInjection], runs: list[FoldLosses], level: int, rising: bool = False
+    plan: list[FoldInjection], runs: list[FoldLosses], level: int, rising: bool
 ) -> SlopeTest:
     """Test by existing losses, between levels 0 and `level`.
 
@@ -314,10 +314,9 @@ def largest_leakage_share(
             )
         records = np.concatenate([fold.train, fold.test])
         is_test = np.arange(len(records)) >= len(fold.train)
-        data = take_rows(X, records)
         score = cross_val_predict(
             model,
-            data,
+            take_rows(X, records),
             is_test,
             cv=StratifiedKFold(5, shuffle=True, random_state=seed),
             method="predict_proba",

@@ -25,24 +25,6 @@ def join_clusters(filed: Rows, draws: Rows) -> Rows:
     return components(size + int(draws.max()) + 1, filed, size + draws)[filed]
 
 
-def fold_of(folds: Folds) -> Rows | None:
-    """Return the fold that tests each row, if every row is tested once by a fit to all other folds;
-    else None.
-    """
-    n = len(folds[0].clusters)
-    times = np.zeros(n, int)
-    fold_number = np.zeros(n, int)
-    for k, fold in enumerate(folds):
-        np.add.at(times, fold.test, 1)
-        fold_number[fold.test] = k
-    complete = (
-        len(folds) > 1
-        and np.all(times == 1)
-        and all(len(fold.train) + len(fold.test) == n for fold in folds)
-    )
-    return fold_number if complete else None
-
-
 def join_capped(
     filed: Rows,
     left_rows: RowNumbers,
@@ -141,8 +123,7 @@ def like_size(drop: RowFlags, train: RowNumbers, clusters: Rows, rng: Generator)
     rank = pd.Series(rows).groupby(code).cumcount().to_numpy()  # rows in random order
     chosen = rank < np.round(take * size)[code]
     # the rest is filled up by whole clusters, untouched ones first
-    cluster_rank = rng.permutation(len(size))
-    last = np.lexsort((rank, cluster_rank[code], num_dropped[code] > 0, ~chosen))
+    last = np.lexsort((rank, rng.permutation(len(size))[code], num_dropped[code] > 0, ~chosen))
     out = np.zeros(len(drop), bool)
     out[rows[last[:num_rows]]] = True
     return out

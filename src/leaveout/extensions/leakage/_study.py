@@ -40,7 +40,7 @@ from ._hosts import PlanHost
 from ._linkage import Linkage
 from ._models import Folds
 from ._pair_calibration import Rate
-from ._splits import Rows, fold_of
+from ._splits import Rows
 from ._variance import Variance, over_units
 
 Array = np.ndarray
@@ -100,10 +100,9 @@ class PredictionWork:
         if glm:
             size = max(1, FIT_BATCH_ENTRIES // self.learner.cost // 64)
         began = time.perf_counter()
-        batches = [unfitted[k : k + size] for k in range(0, len(unfitted), size)]
         for batch, result in steps(
             partial(_predict_batch, self.learner.alone(), self.seed),
-            batches,
+            [unfitted[k : k + size] for k in range(0, len(unfitted), size)],
             jobs=1 if glm else self.learner.jobs,
         ):
             for number, (key, _) in enumerate(batch):
@@ -241,7 +240,20 @@ class LeakageStudy:
 
     @cached_property
     def fold(self) -> Rows | None:
-        return fold_of(self.folds)
+        """The fold that tests each row, if every row is tested once by a fit to all other folds."""
+        n = len(self.y)
+        times = np.zeros(n, int)
+        fold_number = np.zeros(n, int)
+        for k, fold in enumerate(self.folds):
+            np.add.at(times, fold.test, 1)
+            fold_number[fold.test] = k
+        if (
+            len(self.folds) > 1
+            and np.all(times == 1)
+            and all(len(fold.train) + len(fold.test) == n for fold in self.folds)
+        ):
+            return fold_number
+        return None
 
     @cached_property
     def predictions(self) -> Predictions:
@@ -408,12 +420,11 @@ class LeakageStudy:
         **details,
     ) -> Answer:
         """Return the naive score with a correction, whose influences are `change`, as an answer."""
-        score = self.naive.value + correction
         return Answer(
             name,
             assumption,
             "",
-            score,
+            self.naive.value + correction,
             correction,
             self.naive.influence + change,
             change,

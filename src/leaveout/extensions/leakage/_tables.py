@@ -232,7 +232,7 @@ def _probability(
     elif WEIGHT in frame.columns:
         p = 1 / (1 + np.exp2(-_number_column(caller, frame[WEIGHT])))
     elif default is not None or not len(frame):
-        return np.full(len(frame), 1.0 if default is None else default)
+        return np.full(len(frame), default or 1.0)
     elif frame.shape[1] == 3:
         p = _number_column(caller, frame.iloc[:, 2])
         columns = [frame.columns[2]]

@@ -71,7 +71,7 @@ class Scores(NamedTuple):
     seconds: FloatArray
 
 
-def fit_host(estimator, data: FoldData, *, rescaled: bool = False) -> tuple[Any, tuple[Fit, ...]]:
+def fit_host(estimator, data: FoldData, *, rescaled: bool) -> tuple[Any, tuple[Fit, ...]]:
     """Return the host fitted to all rows, and the `Fit` of each problem that it solves: most have
     one.
 
@@ -200,10 +200,8 @@ class OneFit:
                 # read from a checkpoint
                 if outcome["failed"] and k not in self._host_folds.estimators:
                     self.on_failure(ValueError("its fit failed in the run before"))
-                scores.values[k], scores.error[k] = (
-                    outcome["value"],
-                    np.where(outcome["failed"], np.nan, 0.0),
-                )
+                scores.values[k] = outcome["value"]
+                scores.error[k] = np.where(outcome["failed"], np.nan, 0.0)
         return scores
 
 
@@ -216,12 +214,10 @@ class CalledScorer(NamedScore):
 
     def __init__(self, folds: OneFit, score: Score):
         cached_folds = 32  # number of folds whose rows are kept while scorers are called
-        self.fit, self.folds, self.score, self.rows = (
-            folds.fits[0],
-            folds,
-            score,
-            lru_cache(cached_folds)(self._rows),
-        )
+        self.fit = folds.fits[0]
+        self.folds = folds
+        self.score = score
+        self.rows = lru_cache(cached_folds)(self._rows)
         self.test_keys = {_key(np.sort(test)) for _, test in folds.splits}
 
     def _rows(self, held: bytes) -> FoldData:

@@ -108,12 +108,11 @@ def _no_one_fit(estimator, request: Request) -> str:
     by_class = y.ndim > 1 or (
         objective.labels and _num_classes(y) > 2 and takes_classes_apart(estimator)
     )
-    if by_class:
-        called = [
-            scoring for scoring in request.scorings if table_measure(scoring, estimator, y) is None
-        ]
-    else:
-        called = []
+    called = [
+        scoring
+        for scoring in request.scorings
+        if by_class and table_measure(scoring, estimator, y) is None
+    ]
     if called:
         return f"the score {called[0] or 'of its own'!r} is called, and one fit is of each class or target"
     if by_class and objective.class_weight is not None:

@@ -108,8 +108,7 @@ def table_measure(scoring, host, y: NDArray) -> Measure | None:
         measure = of_scorer("cross_validate: scoring", name, get_scorer(name), labels, host)
     except (TypeError, ValueError):
         return None
-    has_functional = measure.functional is not None and not isinstance(measure.functional, Called)
-    if has_functional:
+    if measure.functional is not None and not isinstance(measure.functional, Called):
         return replace(measure, function=get_scorer(name)._score_func.__name__)
     return None
 
@@ -121,16 +120,14 @@ def multiple_of_loss(measure: Measure | None, fit: Fit, y: NDArray) -> float:
     units = fit.objective.units
     loss = getattr(fit.objective, "loss_function", None)
     name = "" if measure is None else measure.function
-    if name == "log_loss":
-        if units.classes and units.score in (LOG_DENSITY, LOG_PROBABILITY):
-            return 1.0
-        return 0.0
-    squared = (
-        isinstance(loss, lo.losses.Squared)
+    if name == "log_loss" and units.classes and units.score in (LOG_DENSITY, LOG_PROBABILITY):
+        return 1.0
+    if (
+        name in ("mean_squared_error", "root_mean_squared_error", "r2_score")
+        and isinstance(loss, lo.losses.Squared)
         and loss.link_name == "identity"
         and np.array_equal(np.asarray(units.modelled), y)
-    )
-    if squared and name in ("mean_squared_error", "root_mean_squared_error", "r2_score"):
+    ):
         return 2.0
     return 0.0
 
@@ -225,14 +222,13 @@ class _JointColumns:
     functions: list[Collect]
 
     def __call__(self, batch: Batch, outcome: RefitBatch) -> Collected:
-        parts = [collect(batch, outcome) for collect in self.functions]
         refits, entries = (
             {
                 f"{k} {name}": array
                 for k, columns in enumerate(kind)
                 for name, array in columns.items()
             }
-            for kind in zip(*parts, strict=True)
+            for kind in zip(*(collect(batch, outcome) for collect in self.functions), strict=True)
         )
         return Collected(refits, entries)
 
@@ -244,7 +240,9 @@ def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]
     The class is that of the largest linear predictor. Probabilities of classes against the rest are
     divided by their sum.
     """
-    y, several, out = folds.data.y, len(collected) > 1, np.full((2, len(folds.splits)), np.nan)
+    y = folds.data.y
+    several = len(collected) > 1
+    out = np.full((2, len(folds.splits)), np.nan)
     functional: Any = measure.functional
     eta, bound = _stacked(collected)
     if measure.classes:

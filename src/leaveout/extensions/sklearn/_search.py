@@ -322,11 +322,16 @@ class OneFitSearchCV(GridSearchCV):
         """Yield the scores of every candidate from one fit each, and the seconds that its fits
         took.
         """
-        visible = callable(self.scoring)
+        facts = (
+            data,
+            splits,
+            self.strategy,
+            self.transformers,
+            self.error_score,
+            callable(self.scoring),
+        )
         if _is_family(candidates, hosts):
-            first, _ = folds_of(
-                hosts[0], data, splits, self.strategy, self.transformers, self.error_score, visible
-            )
+            first, _ = folds_of(hosts[0], *facts)
             penalties = [
                 penalty_of(describe(inner(candidate))) or lo.penalties.Zero() for candidate in hosts
             ]
@@ -337,9 +342,7 @@ class OneFitSearchCV(GridSearchCV):
             except (IndefiniteHessianError, NoMinimiser):
                 pass
         for host in hosts:
-            folds, fitted_host = folds_of(
-                host, data, splits, self.strategy, self.transformers, self.error_score, visible
-            )
+            folds, fitted_host = folds_of(host, *facts)
             score_by_name = scores(
                 folds,
                 named_scorers(self.scoring, fitted_host, data.X, data.y, self.error_score),
@@ -377,9 +380,12 @@ def _family(
     first: OneFit, penalties: list[lo.penalties.AbstractPenalty], scoring, error_score
 ) -> Iterator[tuple[Scores, FloatArray]]:
     """Yield the scores of candidates that differ in their penalty alone; the first is given."""
-    host, data, fits = first.host, first.data, first.plan.num_refits
+    host = first.host
+    data = first.data
+    fits = first.plan.num_refits
     scorer = named_scorers(scoring, host, data.X, data.y, error_score)["score"]
-    measure, model = table_measure(scorer, host, data.y), first.fits[0].objective
+    measure = table_measure(scorer, host, data.y)
+    model = first.fits[0].objective
     factor = (
         0.0
         if len(first.fits) > 1 or is_rescaled(*first.fits)

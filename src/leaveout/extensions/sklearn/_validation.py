@@ -161,12 +161,11 @@ def cross_validate(
     'from one fit'
     """
     check("cross_validate", X, y, params, groups, transformers)
+    listed = [scoring]
     if isinstance(scoring, dict):
         listed = list(scoring.values())
     elif isinstance(scoring, list | tuple | set):
         listed = list(scoring)
-    else:
-        listed = [scoring]
     visible = return_estimator or any(map(callable, listed))
     cv = check_cv(cv, y, classifier=is_classifier(estimator))
     count = cv.get_n_splits(X, y, groups)
@@ -250,12 +249,10 @@ def cross_validate(
                     for fold_host, (train, _) in zip(hosts, splits, strict=True)
                 ]
             )
-        result["approximation_error" + ("" if name == "score" else f"_{name}")] = fold_scores.error
+        result[_error_name(name)] = fold_scores.error
     if is_frozen and learns(estimator):
-        frozen = {"transformers": "frozen"}
-    else:
-        frozen = {}
-    return result | frozen | {"refits": message}
+        result["transformers"] = "frozen"
+    return result | {"refits": message}
 
 
 def host_scores(estimator, X, y, splits: Splits, **arguments) -> NamedValues:
@@ -306,21 +303,21 @@ def _indices(splits: Splits) -> dict[str, tuple[IntArray, ...]]:
     return dict(zip(("train", "test"), zip(*splits, strict=True), strict=True))
 
 
+def _error_name(scorer: str) -> str:
+    return "approximation_error" if scorer == "score" else f"approximation_error_{scorer}"
+
+
 def errors_of_host(result: NamedValues) -> dict[str, FloatArray]:
     """Return errors of zero for the scores of the host's own refits.
 
     Of a fold without a score it is not known.
     """
-    scored = {
-        name.removeprefix("test_"): np.asarray(values, float)
-        for name, values in result.items()
-        if name[:5] == "test_"
-    }
     return {
-        "approximation_error" + ("" if name == "score" else f"_{name}"): np.where(
-            np.isnan(values), np.nan, 0.0
+        _error_name(name.removeprefix("test_")): np.where(
+            np.isnan(np.asarray(values, float)), np.nan, 0.0
         )
-        for name, values in scored.items()
+        for name, values in result.items()
+        if name.startswith("test_")
     }
 
 
@@ -648,16 +645,16 @@ def with_weights(caller: str, estimator, X, y, params: NamedValues | None) -> Fo
         y if np.ndim(y) > 1 and np.shape(y)[1] > 1 else column_or_1d(y, warn=True),
         params.get(weights),
     )
-    weight = None
-    if raw_weight is not None:
-        weight = np.asarray(raw_weight, float)
-    if weight is not None and is_classifier(estimator):
+    if raw_weight is None:
+        return FoldData(X, target, {}, None)
+    weight = np.asarray(raw_weight, float)
+    if is_classifier(estimator):
         weightless = np.setdiff1d(target, target[weight > 0])
         if weightless.size:
             raise ValueError(
                 f"{caller}: all rows of the class {weightless.tolist()[0]!r} have sample_weight 0; leave them out of X and y."
             )
-    return FoldData(X, target, {} if weight is None else {weights: weight}, weight)
+    return FoldData(X, target, {weights: weight}, weight)
 
 
 def fold_failed(error: Exception, error_score: ErrorScore) -> None:
