@@ -330,8 +330,8 @@ FAULTS = (
     Fault(
         "a case that leaves is scored as its whole unit",
         "FoldEstimator.away",
-        "[away, np.where(self.plan.held, 0.0, away)]",
-        "[1.0 * (away > 0), np.where(self.plan.held, 0.0, away)]",
+        "(away, np.where(self.plan.held, 0.0, away))",
+        "(1.0 * (away > 0), np.where(self.plan.held, 0.0, away))",
         "bayes/test_elpd",
     ),
     Fault(
