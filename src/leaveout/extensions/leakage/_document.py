@@ -249,7 +249,7 @@ def binomial_block_bootstrap(
             f"{caller}: {task.measure.name} is not a mean over records; give a loss of one record."
         )
     sides = [np.asarray(rows, int) for rows in (train, test)]
-    if min(map(len, sides)) < 2 or np.intersect1d(*sides).size:
+    if min(map(len, sides)) < 2 or np.intersect1d(sides[0], sides[1]).size:
         raise ValueError(
             f"{caller}: train and test must be two records or more each, with none in common."
         )
