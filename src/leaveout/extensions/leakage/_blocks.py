@@ -164,7 +164,13 @@ def _dense(
     reached: IntArray = np.broadcast_to(subset & -subset, subset_neighbours.shape)
     for _ in range(k - 1):
         reached = (reached | np.take_along_axis(subset_neighbours, reached, 1)) & subset
-    return RecordBlocks(*values, graph.ground * size[:, low] * size[:, high], reached == subset)
+    return RecordBlocks(
+        values[0],
+        values[1],
+        values[2],
+        graph.ground * size[:, low] * size[:, high],
+        reached == subset,
+    )
 
 
 def _fit_weights(blocks: RecordBlocks, k: int) -> BlockPairs:
