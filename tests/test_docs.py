@@ -107,8 +107,6 @@ def test_the_blocks_run(page, tmp_path, monkeypatch):
     shared: dict = {}
     for block, shown in blocks(page):
         printed = run(block, page.name, shared)
-        if pyplot := sys.modules.get("matplotlib.pyplot"):
-            pyplot.close("all")  # as a notebook does after each cell
         assert not shown or as_shown(shown, printed), (
             f"{page.name} shows\n{shown}\nof what prints\n{printed}"
         )

@@ -844,8 +844,8 @@ FAULTS = (
     Fault(
         "the second batch has the unit numbers of the first",
         "Batches.blocks",
-        "yield RowBlock(start, own, found[self.roles.target], weight, offset)\nstart += len(x)",
-        "yield RowBlock(start, own, found[self.roles.target], weight, offset)",
+        "yield RowBlock(start, design, y, weight, offset, labels)\nstart += len(x)",
+        "yield RowBlock(start, design, y, weight, offset, labels)",
         "test_scan",
     ),
     Fault(
@@ -856,11 +856,32 @@ FAULTS = (
         "test_scan test_parallel",
     ),
     Fault(
-        "half of a row stays in its own refit",
-        "row_refits._refit",
-        "(lost * plain.derivatives(own, rows.y, (1,))[0])[:, None]",
-        "0.5 * (lost * plain.derivatives(own, rows.y, (1,))[0])[:, None]",
+        "a row or group stays in its own refit",
+        "weighted_gradients",
+        "block.labels != labels[:, None]",
+        "block.labels >= labels[:, None]",
         "test_scan",
+    ),
+    Fault(
+        "the Hessian of a group is that of its last block",
+        "group_sums",
+        "hessian[group] += (x.T * curvature[rows]) @ x",
+        "hessian[group] = (x.T * curvature[rows]) @ x",
+        "test_group_refits",
+    ),
+    Fault(
+        "a group's refit is taken for nearer than its own Hessian says",
+        "group_refits._step",
+        "after / np.sqrt(share)",
+        "1e-3 * after",
+        "test_group_refits",
+    ),
+    Fault(
+        "a row takes the refit of the group before its own",
+        "leave_groups",
+        "u[place]",
+        "u[place - 1]",
+        "test_group_refits",
     ),
     Fault(
         "a table of radii takes its masses from the wrong bins",

@@ -581,7 +581,7 @@ def test_rows_that_are_worth_most_are_in_the_mean(loss):
 
 def test_where_nothing_is_known_of_some_rows_nothing_is_certified(monkeypatch):
     """Steps that are cut short leave such rows; a mean without them is none of all."""
-    monkeypatch.setattr(_iterated, "MAX_FAR_ROWS", 0)
+    monkeypatch.setattr(_iterated, "MAX_FAR_REFITS", 0)
     monkeypatch.setattr(_iterated, "MAX_PASSES", 1)
     frame = table("poisson", 300)
     frame.loc[299, NAMES] = 60 * np.sign(frame[NAMES].corrwith(frame.y))

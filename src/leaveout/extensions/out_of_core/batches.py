@@ -39,7 +39,7 @@ INSTALL = "pip install 'leaveout[{}]'"
 
 class RowBlock(NamedTuple):
     """Consecutive rows, from number `start` on, each with a final one if the model has an
-    intercept.
+    intercept, and the labels of their groups, or their numbers.
     """
 
     start: int
@@ -47,6 +47,7 @@ class RowBlock(NamedTuple):
     y: PerRow
     weight: PerRow
     offset: PerRow
+    labels: Array
 
 
 class Roles(NamedTuple):
@@ -56,10 +57,11 @@ class Roles(NamedTuple):
     target: str
     weight: str | None
     offset: str | None
+    group: str | None
 
     @property
     def vectors(self) -> list[str]:
-        return [name for name in (self.target, self.weight, self.offset) if name is not None]
+        return [name for name in self[1:] if name is not None]
 
 
 @record
@@ -116,7 +118,21 @@ class Batches:
             else:
                 design = np.empty((len(x), features + ones))
             design[:, :features], design[:, features:] = x, 1.0
-            vector_by_name = dict(zip(self.roles.vectors, vectors, strict=True))
+            labels = start + np.arange(len(x))
+            if self.roles.group is not None:
+                *vectors, labels = vectors
+                missing = pd.isna(labels)
+                if missing.any():
+                    row = start + int(np.argmax(missing))
+                    raise ValueError(
+                        f"scan: the group in {self.where(part, row)} is missing; give it a name, or drop such rows."
+                    )
+                if labels.dtype == object:
+                    labels = labels.astype(str)
+            vector_by_name = {
+                name: vector.astype(float)
+                for name, vector in zip(self.roles.vectors, vectors, strict=False)
+            }
             for array, names in (
                 (design, self.roles.features),
                 *((vector_by_name[name][:, None], (name,)) for name in vector_by_name),
@@ -135,7 +151,8 @@ class Batches:
                 weight = np.ones(len(x))
             if offset is None:
                 offset = np.zeros(len(x))
-            yield RowBlock(start, design, vector_by_name[self.roles.target], weight, offset)
+            y = vector_by_name[self.roles.target]
+            yield RowBlock(start, design, y, weight, offset, labels)
             start += len(x)
 
     def _check(self, part: FilePart, start: int, array: Array, names: Sequence[str]) -> None:
@@ -179,7 +196,10 @@ def _columns(batch, roles: Roles) -> ReadRows:
     x = np.empty((len(roles.features), len(batch)))
     for k, name in enumerate(roles.features):
         x[k] = _floats(batch.column(name))
-    return x.T, [_floats(batch.column(name)).astype(float) for name in roles.vectors]
+    vectors = [_floats(batch.column(name)) for name in roles.vectors if name != roles.group]
+    if roles.group is not None:
+        vectors.append(np.asarray(batch.column(roles.group)))
+    return x.T, vectors
 
 
 def _floats(column) -> Array:
@@ -206,7 +226,12 @@ class Frame:
                 continue
             chunk = self.frame.iloc[start : start + size]
             x = numbers("scan", "data", chunk[list(roles.features)])
-            yield x, [numbers("scan", name, chunk[name]).astype(float) for name in roles.vectors]
+            vectors = [
+                numbers("scan", name, chunk[name]) for name in roles.vectors if name != roles.group
+            ]
+            if roles.group is not None:
+                vectors.append(chunk[roles.group].to_numpy())
+            yield x, vectors
 
 
 @record
@@ -225,7 +250,7 @@ class Slice:
             chunk = slice(start, start + size)
             yield (
                 np.asarray(self.x[chunk]),
-                [np.asarray(part[chunk], float) for part in self.vectors],
+                [np.asarray(part[chunk]) for part in self.vectors],
             )
 
     def __reduce__(self) -> AnyTuple:
@@ -237,7 +262,12 @@ class Slice:
 
 
 def open_parts(
-    data: Any, target: Any, columns: Sequence[str] | None, weight: Any, offset: Any
+    data: Any,
+    target: Any,
+    columns: Sequence[str] | None,
+    weight: Any,
+    offset: Any,
+    groups: Any = None,
 ) -> Batches:
     """Open data of any of these kinds as parts. TypeError for other data, or no numbers.
 
@@ -247,11 +277,11 @@ def open_parts(
         data = _dataset(data)
     module = type(data).__module__.split(".")[0]
     if module == "pyarrow":
-        return _of_arrow(data, (target, columns, weight, offset))
+        return _of_arrow(data, (target, columns, weight, offset, groups))
     if module in ("dask", "dask_expr"):
-        return _of_dask(data, (target, columns, weight, offset))
+        return _of_dask(data, (target, columns, weight, offset, groups))
     if isinstance(data, Array):
-        return _of_arrays(data, target, weight, offset)
+        return _of_arrays(data, target, weight, offset, groups)
     raise TypeError(
         f"scan: data must be the name of a Parquet file, of a folder or pattern of them, a dataset of pyarrow, a memory "
         f"map or an array, or a collection of Dask; got {type(data).__name__}. A frame in memory is read by lo.GLM."
@@ -294,15 +324,16 @@ def _dataset(name: str | os.PathLike):
 
 def _roles(request: AnyTuple, numeric: dict[str, bool]) -> Roles:
     """Assign the columns to their roles; all that have no other role are features."""
-    target, columns, weight, offset = request
-    for role, name in (("target", target), ("sample_weight", weight), ("offset", offset)):
+    target, columns, weight, offset, groups = request
+    roles = {"target": target, "sample_weight": weight, "offset": offset, "groups": groups}
+    for role, name in roles.items():
         if name is None and role != "target":
             continue
         if not isinstance(name, str):
             raise TypeError(
                 f"scan: {role} must be the name of a column of the data; got {type(name).__name__}."
             )
-    role_columns = {target, weight, offset}
+    role_columns = {*roles.values()}
     if columns is None:
         features = tuple(name for name in numeric if name not in role_columns)
     else:
@@ -313,6 +344,7 @@ def _roles(request: AnyTuple, numeric: dict[str, bool]) -> Roles:
         raise ValueError(
             f"scan: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {available}."
         )
+    role_columns.discard(groups)
     wrong = [name for name in [*features, *filter(None, role_columns)] if not numeric[name]]
     if wrong:
         raise TypeError(
@@ -321,7 +353,7 @@ def _roles(request: AnyTuple, numeric: dict[str, bool]) -> Roles:
         )
     if not features:
         raise ValueError("scan: no column is left for the features.")
-    return Roles(features, target, weight, offset)
+    return Roles(features, target, weight, offset, groups)
 
 
 def _number_parts(listed: Sequence[tuple[int, str, Any, Any]]) -> tuple[FilePart, ...]:
@@ -391,7 +423,7 @@ def _of_dask(data, request: AnyTuple) -> Batches:
             for k, (n, part) in enumerate(zip(counts, parts, strict=True))
         ]
         return Batches(_number_parts(listed), roles, delayed=True)
-    target, columns, weight, offset = request
+    target, columns, weight, offset, groups = request
     if data.ndim != 2 or columns is not None:
         raise ValueError(
             "scan: an array of Dask must be [rows, features], and columns= is for frames."
@@ -401,7 +433,10 @@ def _of_dask(data, request: AnyTuple) -> Batches:
         data = data.compute_chunk_sizes()
     vectors = {
         name: _row_vector(name, part, data)
-        for name, part in (("target", target), ("weight", weight), ("offset", offset))
+        for name, part in (
+            *(("target", target), ("weight", weight)),
+            *(("offset", offset), ("groups", groups)),
+        )
         if part is not None
     }
     pieces = zip(
@@ -429,23 +464,25 @@ def _row_vector(name: str, part, data):
 
 
 def _of_no_names(features: int, vectors) -> Roles:
-    weight, offset = (name if name in vectors else None for name in ("weight", "offset"))
-    return Roles(tuple(f"x{j}" for j in range(features)), "y", weight, offset)
+    roles = (name if name in vectors else None for name in ("weight", "offset", "groups"))
+    return Roles(tuple(f"x{j}" for j in range(features)), "y", *roles)
 
 
-def _of_arrays(x: Array, y, weight, offset) -> Batches:
+def _of_arrays(x: Array, y, weight, offset, groups) -> Batches:
     if x.ndim != 2 or x.dtype.kind not in "biuf":
         raise ValueError(
             f"scan: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."
         )
     vectors = {
         name: part
-        for name, part in (("y", y), ("weight", weight), ("offset", offset))
+        for name, part in (("y", y), ("weight", weight), ("offset", offset), ("groups", groups))
         if part is not None
     }
     for name, part in vectors.items():
         if is_mapped(part):
             vectors[name] = part
+        elif name == "groups":
+            vectors[name] = np.asarray(part)
         else:
             vectors[name] = numbers("scan", name, part)
         if vectors[name].shape != (len(x),):

@@ -1,6 +1,7 @@
 """The passes of a scan over its parts, in order."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import scipy
 from ... import GLM, fit, losses
 from ...developer import (
     ONE,
+    AnyFunction,
+    AnyTuple,
     Curvature,
+    NamedArrays,
     NamedValues,
     NewtonResult,
     RadiusTable,
@@ -65,6 +69,7 @@ class PassRunner:
         self.penalty = np.asarray(predictors.penalty)
         self.passes = 0
         self.cache: NamedValues = {}
+        self.columns: NamedArrays | None = None
 
     def add_up(
         self,
@@ -122,11 +127,8 @@ class PassRunner:
     def _descend(self, start: Vector) -> NewtonResult:
         return newton(self, start[None], ONE, np.zeros((0, self.model.design.shape[1])))  # type: ignore[arg-type]
 
-    def left_out(self, rtol: float, audit: int) -> tuple[Scan, PassFit, LeftOutRows, RowNumbers]:
-        """Fit, and leave out every row.
-
-        Return the scan, the fit, the rows for a closer look, and those for the audit.
-        """
+    def fitted(self, rtol: float) -> tuple[Scan, PassFit]:
+        """Fit; return a scan without losses, and what later passes need of the fit."""
         default_start = np.asarray(self.model.parameters.start(0))
 
         def begin() -> StepResult:
@@ -173,47 +175,57 @@ class PassRunner:
         )
         if "row" in seen:
             anchor = anchor._replace(sample=sample_of(seen))
+        total = np.zeros(SUMS)
+        return Scan(self.model, n, fitted, factor, total, None, self.folder), anchor
+
+    def left_out(
+        self, scan: Scan, anchor: PassFit, audit: int
+    ) -> tuple[Scan, LeftOutRows, RowNumbers]:
+        """Leave out every row.
+
+        Return the scan, the rows for a closer look, and those for the audit.
+        """
+        n = self.rows.count
         audit_rows = np.sort(np.random.default_rng(0).choice(n, min(audit, n), replace=False))
-        columns = None
-        if self.folder is None:
-            kinds = {"loss": float, "error": float, "proved": bool}
-            columns = {name: np.empty(n, kind) for name, kind in kinds.items()}
         several = list[LeftOutRows]()
         total = np.zeros(SUMS)
-        file = lambda number: (
-            None if self.folder is None else str(self.folder / f"{number:07}.parquet")
-        )
-        part_arguments = [(audit_rows, file(part.number)) for part in self.rows.parts]
+        for part_result in self.over_rows(leave_rows_out, anchor, audit_rows):
+            total += part_result["sums"]
+            own_rows = LeftOutRows(*(part_result[name] for name in LeftOutRows._fields))
+            several = [worst(LeftOutRows.join([*several, own_rows]), audit_rows)]
+        return replace(scan, totals=total, every=self.columns), several[0], audit_rows
+
+    def over_rows(
+        self, function: AnyFunction, anchor: PassFit, *arguments: Any
+    ) -> Iterator[StepResult]:
+        """Yield the results of a pass that gives every row its loss, in `columns` or in files."""
+        self.columns = None
+        if self.folder is None:
+            kinds = {"loss": float, "error": float, "proved": bool}
+            self.columns = {name: np.empty(self.rows.count, kind) for name, kind in kinds.items()}
+        part_arguments = list[AnyTuple]()
+        for part in self.rows.parts:
+            file = None
+            if self.folder is not None:
+                file = str(self.folder / f"{part.number:07}.parquet")
+            part_arguments.append((*arguments, file))
         self.passes += 1
-        with Slow("rows", n) as bar:
-            for part, part_result in zip(
-                self.rows.parts, self._parts(anchor, part_arguments), strict=True
-            ):
-                for name, column in (columns or {}).items():
+        a = Pass(function, self.model.intercept, (self.loss, anchor), part_arguments)
+        with Slow("rows", self.rows.count) as bar:
+            for part, part_result in zip(self.rows.parts, self._parts(a), strict=True):
+                for name, column in (self.columns or {}).items():
                     column[part.start : part.start + part.count] = part_result[f"every {name}"]
-                total += part_result["sums"]
-                own_rows = LeftOutRows(*(part_result[name] for name in LeftOutRows._fields))
-                several = [worst(LeftOutRows.join([*several, own_rows]), audit_rows)]
+                yield part_result
                 bar.advance(part.count)
         if self.folder is not None:
             for file_part in self.folder.glob(beginning(Path("*.parquet"), "*").name):
                 file_part.unlink()  # a file of a worker that died
-        return (
-            Scan(self.model, n, fitted, factor, total, columns, self.folder),
-            anchor,
-            several[0],
-            audit_rows,
-        )
 
-    def _parts(self, anchor: PassFit, part_arguments: list[tuple]) -> Iterator[StepResult]:
+    def _parts(self, a: Pass) -> Iterator[StepResult]:
         """Yield the result of each part; parts in the checkpoint are not computed again."""
         first = min(num_saved_steps(), len(self.rows.parts))
         yield from (read_step() for _ in range(first))
-        results = over(
-            self.rows,
-            Pass(leave_rows_out, self.model.intercept, (self.loss, anchor), part_arguments),
-            first,
-        )
+        results = over(self.rows, a, first)
         while True:
             with making():
                 result = next(results, None)

@@ -11,6 +11,8 @@ process read them.
                         sample; O(p²) for each row
     weighted_gradients  Σ ω ℓ′(xᵀθ_r) x of some θ_r        rows that are refitted to convergence
                         and Σ ω ℓ″(xᵀθ_r) x xᵀ             the few of them that move far
+    group_sums          Σ ω ℓ′ x, Σ ω ℓ″ x xᵀ of groups     a step of each with its own Hessian
+    leave_groups        losses at the steps of their groups, and their errors
 """
 
 import os
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -196,22 +198,14 @@ def leave_rows_out(
     losses with their errors; the latter go to `file` if one is given.
     """
     selected = list[LeftOutRows]()
-    tail = list[LeftOutRows]()
     total = np.zeros(SUMS)
-    with _writing(file) as write:
+    with _collecting(file) as (write, columns):
         for block in blocks:
             left_out = _step_rows(block, loss, anchor)
             selected = [worst(LeftOutRows.join([*selected, worst(left_out, request)]), request)]
             write(left_out)
-            tail += [] if file else [left_out]
             total += sum_losses(left_out, anchor.level)
-    result = selected[0]._asdict() | {"sums": total}
-    if file:
-        return result
-    return result | {
-        f"every {name}": np.concatenate([getattr(rows, name) for rows in tail])
-        for name in ("loss", "error", "proved")
-    }
+    return selected[0]._asdict() | {"sums": total} | columns
 
 
 def _step_rows(block: RowBlock, loss: Loss, anchor: PassFit) -> LeftOutRows:
@@ -307,16 +301,19 @@ def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
 def weighted_gradients(
     blocks: Iterator[RowBlock],
     loss: Loss,
-    thetas: Float[Array, "rows params"],
+    thetas: Float[Array, "refits params"],
+    labels: Array,
     curved: bool = False,
 ) -> Sums:
-    """Compute Σ ω ℓ′(xᵀθ_r) x of some θ_r, and Σ ω ℓ″(xᵀθ_r) x xᵀ if `curved`."""
+    """Compute Σ ω ℓ′(xᵀθ_r) x of some θ_r, without the row or the group of each label, and Σ ω
+    ℓ″(xᵀθ_r) x xᵀ if `curved`.
+    """
     total = {"gradient": np.zeros(thetas.shape)}
     if curved:
         total["hessian"] = np.zeros((*thetas.shape, thetas.shape[1]))
     for block in blocks:
         eta = thetas @ block.x.T + block.offset
-        weight = np.broadcast_to(block.weight, eta.shape)
+        weight = block.weight * (block.labels != labels[:, None])
         slope, *curvature = (
             weight_terms(weight, part)
             for part in loss.derivatives(eta, block.y, (1, 2) if curved else (1,))
@@ -325,6 +322,89 @@ def weighted_gradients(
         for part in curvature:
             total["hessian"] += DenseDesign(block.x).products(part)
     return total
+
+
+@float64
+def group_names(blocks: Iterator[RowBlock], loss: Loss) -> Sums:
+    """List the groups of some rows."""
+    del loss
+    return {"names": np.unique(np.concatenate([block.labels for block in blocks]))}
+
+
+@float64
+def group_sums(blocks: Iterator[RowBlock], loss: Loss, theta: Vector, names: Array) -> Sums:
+    """Add up the gradients and the Hessians of the rows of some groups."""
+    p = len(theta)
+    gradient = np.zeros((len(names) + 1, p))  # the last is of all other rows
+    hessian = np.zeros((len(names) + 1, p, p))
+    for block in blocks:
+        place = places_of(block, names)
+        eta = block.x @ theta + block.offset
+        slope, curvature = (
+            weight_terms(block.weight, part) for part in loss.derivatives(eta, block.y, (1, 2))
+        )
+        order = np.argsort(place, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(place[order])) + 1):
+            group = place[rows[0]]
+            x = block.x[rows]
+            gradient[group] += slope[rows] @ x
+            hessian[group] += (x.T * curvature[rows]) @ x
+    return {"gradient": gradient[:-1], "hessian": hessian[:-1]}
+
+
+def places_of(block: RowBlock, names: Array) -> RowNumbers:
+    """Return the places of the groups of rows in a sorted list, its length where they are not."""
+    place = np.searchsorted(names, block.labels)
+    return np.where(names[place - (place == len(names))] == block.labels, place, len(names))
+
+
+@float64
+def leave_groups(
+    blocks: Iterator[RowBlock],
+    loss: Loss,
+    anchor: PassFit,
+    names: Array,
+    u: Float[Array, "groups params"],
+    radius: Float[Array, " groups"],
+    proved: Array,
+    file: str | None,
+) -> Sums:
+    """Compute the losses of rows at the refits without their groups, and add up weights, losses and
+    errors of each.
+    """
+    sums = np.zeros((3, len(names)))
+    with _collecting(file) as (write, columns):
+        for block in blocks:
+            place = places_of(block, names)
+            loss_of_row, error = losses_at(block, loss, anchor, u[place], radius[place])
+            parts = np.ones(len(error)), loss_of_row - anchor.level, error
+            sums += [
+                np.bincount(place, weight_terms(block.weight, part), len(names)) for part in parts
+            ]
+            row = block.start + np.arange(len(error))
+            is_proved = proved[place] & np.isfinite(error)
+            write(SimpleNamespace(row=row, loss=loss_of_row, error=error, proved=is_proved))
+    return {"sums": sums} | columns
+
+
+@silence("invalid")
+def losses_at(
+    rows: RowBlock | LeftOutRows,
+    loss: Loss,
+    anchor: PassFit,
+    u: Float[Array, "rows params"],
+    radius: PerRow,
+) -> tuple[PerRow, PerRow]:
+    """Compute the losses of rows, each at u in whitened coordinates, and their errors if the
+    minimiser is within a radius, in the norm of H; NaN where that is not determined.
+    """
+    z = rows.x @ anchor.root.T
+    norm = np.sqrt(np.einsum("np,np->n", z, z)) * anchor.rounding.growth
+    center = rows.x @ anchor.theta + rows.offset + np.einsum("np,np->n", z, u)
+    digits = anchor.rounding.predictor(norm, np.abs(center), np.linalg.norm(u, axis=1))
+    half = np.fmin(norm * radius, np.inf) + digits
+    value = np.where(np.isnan(radius), np.nan, loss.derivatives(center, rows.y, (0,))[0])
+    return value, change(loss, rows.y, center, center, half)
 
 
 def beginning(file: Path, process: int | str) -> Path:
@@ -347,10 +427,16 @@ def atomic_file(file: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _writing(file: str | None) -> Iterator[Callable[[LeftOutRows], object]]:
-    """Yield a function that writes rows, losses and errors into a Parquet file."""
+def _collecting(file: str | None) -> Iterator[tuple[Callable[[Any], object], Sums]]:
+    """Yield a function that takes the losses and errors of rows, into a Parquet file or, without
+    one, into columns, which are there afterwards.
+    """
+    columns = Sums()
     if file is None:
-        yield lambda rows: None
+        several = list[Any]()
+        yield several.append, columns
+        for name in ("loss", "error", "proved"):
+            columns[f"every {name}"] = np.concatenate([getattr(rows, name) for rows in several])
         return
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -364,6 +450,9 @@ def _writing(file: str | None) -> Iterator[Callable[[LeftOutRows], object]]:
         ]
     )
     with atomic_file(file) as partial, pq.ParquetWriter(partial, schema) as writer:
-        yield lambda rows: writer.write_table(
-            pa.table([getattr(rows, name) for name in schema.names], schema=schema)
+        yield (
+            lambda rows: writer.write_table(
+                pa.table([getattr(rows, name) for name in schema.names], schema=schema)
+            ),
+            columns,
         )

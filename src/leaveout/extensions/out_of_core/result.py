@@ -44,6 +44,8 @@ class Scan(PrintedResult):
         The rows that were refitted to the end.
     passes : int
         The number of passes over the data.
+    groups : ndarray or None
+        The labels of the groups that were left out.
     model, fitted, factor, totals, every
         The model of the first rows, the minimiser, the factor of the Hessian, sums over the losses,
         and the losses.
@@ -71,6 +73,7 @@ class Scan(PrintedResult):
     folder: Path | None
     audit: pd.DataFrame | None = None
     passes: int = 0
+    groups: np.ndarray | None = None
 
     @property
     def parameters(self) -> NamedValues:
@@ -107,7 +110,7 @@ class Scan(PrintedResult):
 
     @property
     def se(self) -> float:
-        """The standard error of `mean`, as if rows were independent."""
+        """The standard error of `mean`, as if rows, or groups, were independent."""
         n, total, first, square, second, third = self.totals[:6]
         mean = first / total
         return float(
@@ -132,7 +135,7 @@ class Scan(PrintedResult):
 
     @property
     def lost(self) -> int:
-        """The number of rows without a known error, which are not in the mean."""
+        """The number of rows or groups without a known error, which are not in the mean."""
         return int(self.totals[7])
 
     def replace_rows(self, rows: LeftOutRows, better: LeftOutRows, level: float) -> "Scan":
@@ -177,16 +180,23 @@ class Scan(PrintedResult):
         mean = f"{self.mean:.6g} ± {self.se:.2g} a row, {self.model.scale}"
         audit = ""
         if self.audit is not None and len(self.audit):
-            audit = f"{len(self.audit)} rows refitted to the end, {int(self.audit.beyond.sum())} beyond their error"
+            audit = f"{len(self.audit)} {self._unit}s refitted to the end, {int(self.audit.beyond.sum())} beyond their error"
+        dependence = "rows independent; usually optimistic"
+        if self.groups is not None:
+            dependence = f"over {len(self.groups)} groups"
         return [
             ("model", description),
-            ("held-out loss", f"{mean} (SE rows independent; usually optimistic)"),
+            ("held-out loss", f"{mean} (SE {dependence})"),
             ("approximation", self._approximation),
             ("no update", f"{self.no_update:.6g}"),
             ("audit", audit),
             ("losses", "in memory" if self.folder is None else str(self.folder)),
             ("checks", self._check_text),
         ]
+
+    @property
+    def _unit(self) -> str:
+        return "row" if self.groups is None else "group"
 
     @property
     def _check_text(self) -> str:
@@ -198,24 +208,23 @@ class Scan(PrintedResult):
         }
         for why, count in whys.items():
             if count:
-                messages.append(
-                    f"{'1 row is' if count == 1 else f'{count} rows are'} not in the mean: {why}"
-                )
+                number = f"1 {self._unit} is" if count == 1 else f"{count} {self._unit}s are"
+                messages.append(f"{number} not in the mean: {why}")
         # share of a standard error of the mean
         if np.isfinite(self.approximation_error) and self.approximation_error > 0.1 * self.se:
             messages.append(
-                "errors are large beside the standard error, as where some rows are far from all others; see the audit"
+                f"errors are large beside the standard error, as where some {self._unit}s are far from all others; see the audit"
             )
         return "; ".join(messages) or "none"
 
     @property
     def _approximation(self) -> str:
         if np.isinf(self.approximation_error):
-            return "not certified: the errors of some rows are not known (see checks)"
+            return f"not certified: the errors of some {self._unit}s are not known (see checks)"
         total = int(self.totals[0])
         count = int(self.totals[8])
         status = {0: "estimated", total: "proved"}.get(
-            count, f"{count} of {total} rows proved, the others estimated"
+            count, f"{count} of {total} {self._unit}s proved, the others estimated"
         )
         return f"± {self.approximation_error:.1g} on that mean, {status}"
 

@@ -122,7 +122,7 @@ def estimate_errors(
     x, y, weight, offset = (
         np.concatenate([part[place], sample_part])
         for part, sample_part in zip(
-            block[1:], (sample.x, sample.y, sample.weight, sample.offset), strict=True
+            block[1:5], (sample.x, sample.y, sample.weight, sample.offset), strict=True
         )
     )
     eta = x @ anchor.theta + offset

@@ -17,6 +17,7 @@ import pandas as pd
 from ... import GLM, losses, penalties
 from ...developer import AnyFunction, File, count, float64, keeping, one_thread, share, stoppable
 from .batches import Batches, open_parts
+from .group_refits import leave_groups_out
 from .pass_runner import PassRunner
 from .result import Scan
 from .row_refits import refit_rows
@@ -33,13 +34,14 @@ def scan(
     sample_weight: Any = None,
     offset: Any = None,
     intercept: bool = True,
+    groups: Any = None,
     rtol: float = 0.01,
     audit: int = 5,
     out: File | None = None,
     checkpoint: File | None = None,
 ) -> Scan:
-    """Fit a `lo.GLM` to more rows than memory holds, and leave out each row, in passes over the
-    data.
+    """Fit a `lo.GLM` to more rows than memory holds, and leave out each row, or each group of rows,
+    in passes over the data.
 
     A fit takes one pass for each Newton step, its leave-one-out two more. Every row takes one step
     with its own Hessian, and a proof bounds the error of its loss. If the proof does not suffice,
@@ -65,11 +67,16 @@ def scan(
         The weights and the offset of the rows, as `target`.
     intercept : bool, default True
         Whether the model has an intercept.
+    groups : str or array, optional
+        The labels of groups, such as users, days or shops, as `target`; each group is left out
+        whole, wherever its rows are. Each takes one step with its own Hessian, for which passes
+        over the data add up p² numbers a group, of as many groups at a time as 128 MiB hold; p
+        numbers a group stay in memory.
     rtol : float, default 0.01
         The tolerance, in standard errors of the mean.
     audit : int, default 5
-        The number of rows that are refitted to the end in any case (0 for none): those of the
-        longest step, of the largest error, and some at random.
+        The number of rows or groups that are refitted to the end in any case (0 for none): those of
+        the longest step, of the largest error, and some at random.
     out : path, optional
         A folder for Parquet files of the losses, one for each part of the data: `row`, `loss`,
         `error`, `proved`.
@@ -110,7 +117,7 @@ def scan(
     """
     rtol = share("scan: rtol", rtol) if rtol != 1 else 1.0
     audit = count("scan: audit", audit, 0)
-    rows = open_parts(data, target, columns, sample_weight, offset)
+    rows = open_parts(data, target, columns, sample_weight, offset, groups)
     if rows.count < 2:
         raise ValueError(f"scan: at least two rows are needed; got {rows.count}.")
     folder = None if out is None else Path(out)
@@ -145,7 +152,10 @@ def scan(
         one_thread(model, rows.count and model.design.shape[1]),
     ):
         run = PassRunner(rows, model, folder)
-        return refit_rows(run, *run.left_out(rtol, audit), rtol, audit)
+        fitted, anchor = run.fitted(rtol)
+        if rows.roles.group is not None:
+            return leave_groups_out(run, fitted, anchor, rtol, audit)
+        return refit_rows(run, *run.left_out(fitted, anchor, audit), anchor, rtol, audit)
 
 
 def _standing(rows: Batches, loss, penalty, intercept: bool) -> GLM:
