@@ -21,7 +21,7 @@ Array = np.ndarray
 GROUP_NUMBERS = 2**24  # numbers in the Hessians of groups that are summed in one pass (128 MiB)
 
 
-class Refits(NamedTuple):
+class GroupRefits(NamedTuple):
     """Refits without groups: their places u in whitened coordinates, bounds of their distances from
     the minimisers in the norm of H, NaN where these are not determined, and whether the bounds are
     proved.
@@ -41,7 +41,7 @@ def leave_groups_out(run: PassRunner, scan: Scan, anchor: PassFit, rtol: float, 
         raise ValueError(f"scan: groups has {count} label; at least two groups are needed.")
     size = max(1, GROUP_NUMBERS // len(anchor.theta) ** 2)
     steps = [_step(run, anchor, names[k : k + size]) for k in range(0, count, size)]
-    refits = Refits(*map(np.concatenate, zip(*steps, strict=True)))
+    refits = GroupRefits(*map(np.concatenate, zip(*steps, strict=True)))
     scan, groups = _left_out(run, replace(scan, groups=names), anchor, refits)
     request = np.random.default_rng(0).choice(count, min(audit, count), replace=False)
     reasons, opened = choose(scan, groups, request, rtol, audit)
@@ -67,7 +67,7 @@ def _union(total: StepResult, part: StepResult) -> StepResult:
 
 
 @silence("over", "invalid")
-def _step(run: PassRunner, anchor: PassFit, names: Array) -> Refits:
+def _step(run: PassRunner, anchor: PassFit, names: Array) -> GroupRefits:
     """Take one step without each of some groups, by its own Hessian at θ̂."""
     assert anchor.table is not None
     totals = run.add_up(group_sums, "groups", anchor.theta, names)
@@ -84,11 +84,11 @@ def _step(run: PassRunner, anchor: PassFit, names: Array) -> Refits:
     after = anchor.table.ball(length, share, np.ones(len(u))).after
     after = after + noise + 2 * off * np.linalg.norm(u, axis=1) / np.sqrt(share)
     radius = np.where(determined, after / np.sqrt(share), np.nan)
-    return Refits(u, radius, np.isfinite(radius), length)
+    return GroupRefits(u, radius, np.isfinite(radius), length)
 
 
 def _left_out(
-    run: PassRunner, scan: Scan, anchor: PassFit, refits: Refits
+    run: PassRunner, scan: Scan, anchor: PassFit, refits: GroupRefits
 ) -> tuple[Scan, LeftOutRows]:
     """Return the scan with the losses of all rows, and the groups as if they were rows: with their
     weights, mean losses and mean errors.
