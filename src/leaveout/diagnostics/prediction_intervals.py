@@ -747,7 +747,8 @@ def predict(
         `Mixed`, `Cox`, `GaussianProcess`, `CRF`, or of another library.
     X_new : array-like [rows, features] or DataFrame
         New rows, as the data of the fit were. The columns of a DataFrame are matched by name, and
-        go through the formula of the model or the transformers of the host. For `Mixed` these are
+        go through the formula of the model or the transformers of the host; absorbed factors are
+        columns too, and levels without an effect in the fit predict NaN. For `Mixed` these are
         the columns of the formula, or `(X, groups)`; levels that the fit has not seen are drawn
         from the population. For `CRF` these are the features of new sentences.
     kind : {"response", "link", "label", "state"}, optional

@@ -151,6 +151,49 @@ def test_a_level_that_leaves_is_not_scored():
     np.testing.assert_allclose(theta, lo.fit(lo.GLM(formula, data[5:], "squared")).coef, atol=1e-9)
 
 
+@pytest.mark.parametrize("effects", ["state", "state + year"])
+@pytest.mark.parametrize("kind", LOSSES)
+def test_predictions_of_new_rows(kind, effects):
+    absorbed, columns, rows = both(kind, effects)
+    new = panel(kind)[rows].sample(20, random_state=1).set_index(pd.Index(np.arange(20) + 100))
+    for scale in ("response", "link"):
+        pd.testing.assert_series_equal(
+            absorbed.predict(new, scale), columns.predict(new, scale), rtol=1e-7
+        )
+
+
+def test_rows_of_levels_without_an_effect_have_no_prediction():
+    absorbed, *_ = both("poisson", "state + year")
+    new = panel("poisson").head(3).assign(state=[0, 3, 99])  # all counts of state 3 are zero
+    with pytest.warns(UserWarning, match="2 rows have levels without an effect"):
+        assert absorbed.predict(new).isna().tolist() == [False, True, True]
+    with pytest.raises(ValueError, match=r"it lacks \['year'\]"):
+        absorbed.predict(new.drop(columns="year"))
+    with pytest.raises(ValueError, match="give offset="):
+        absorbed.predict(new, offset=np.zeros(3))
+
+
+def test_levels_that_no_row_connects_have_no_prediction():
+    data = panel("squared", states=4)
+    data["year"] += 100 * (data.state > 1)
+    fit = lo.fit(lo.GLM("y ~ a + b | state + year", data, "squared"))
+    with pytest.warns(UserWarning, match="1 rows have levels"):
+        across = fit.predict(data.iloc[:2].assign(state=[0, 3]))
+    assert across.isna().tolist() == [False, True]
+
+
+def test_new_rows_go_through_formulas_and_arrays():
+    data = panel("squared").assign(shift=0.5)
+    fit = lo.fit(lo.GLM("y ~ np.exp(a) | state", data, "squared", offset="shift"))
+    columns = lo.fit(lo.GLM("y ~ np.exp(a) + C(state)", data, "squared", offset="shift"))
+    np.testing.assert_allclose(
+        fit.predict(data, offset="shift"), columns.predict(data, offset="shift"), rtol=1e-9
+    )
+    arrays = lo.fit(lo.GLM(data[["a"]].to_numpy(), data.y, absorb=data[["state"]]))
+    want = lo.fit(lo.GLM("y ~ a | state", data)).predict(data)
+    np.testing.assert_allclose(arrays.predict(data[["a", "state"]]), want, rtol=1e-9)
+
+
 def test_factors_within_clusters():
     """pyfixest and fixest do not count effects of factors within clusters."""
     absorbed, columns, _ = both("squared", "state + year")

@@ -26,11 +26,21 @@ import numpy as np
 from scipy import sparse
 
 from ..._runtime import float64, pd, silence, warn
-from ...data import codes, join_remarks, match_labels, named_column, split_outside
+from ...data import (
+    codes,
+    index_of,
+    join_remarks,
+    match_labels,
+    named_column,
+    pandas_of,
+    split_outside,
+    under_labels,
+)
 from ...linalg import Proposal, anywhere, decrements, iterate, pattern, weight_terms
 from ...objectives import AbstractClosedForm, Costs, Parameters, as_stored, one_by_one
 from . import losses, penalties
 from .loss import members_of
+from .rows import column, new_rows
 
 FAR = 700.0  # a linear predictor at which a loss only rises or falls, and e^η is finite
 # share of the diagonal of A that is added to it where a refit leaves sums of effects open
@@ -43,12 +53,15 @@ class AbsorbedGLM(AbstractClosedForm):
 
     `base` is the model of the columns alone, in which rows of dropped levels have weight zero.
     `level` numbers the levels of all factors, one behind another, and `pulls` marks the rows that
-    keep their levels' effects from falling, and from rising, without end.
+    keep their levels' effects from falling, and from rising, without end. `read` makes the columns
+    of new rows.
     """
 
     base: Any
     level: np.ndarray  # [factors, units]
     pulls: np.ndarray  # [directions, units]
+    codes: dict[Any, Any]  # of each factor the number of each label, a Series
+    read: Any
 
     y, note, names, labels, loss_function, penalty, row_weights, trials, outputs, num_units = (
         members_of(
@@ -269,10 +282,51 @@ class AbsorbedGLM(AbstractClosedForm):
 
     @property
     def units(self):
-        facts = {"scorable": self._scorable}
+        facts = {"scorable": self._scorable, "predict_new": self._predict_new}
         if isinstance(self.loss_function, losses.Squared):
             facts["distribution"] = lambda: None
         return replace(self.base.units, **facts)
+
+    def _predict_new(self, fit, X, kind, offset):
+        """Predict rows of levels whose effects the fit has, and NaN of others."""
+        if (offset is None) != (self.base.offset is None):
+            raise ValueError(
+                "predict: give offset=, those of the new rows, if the model has an offset, and only then."
+            )
+        _, X, offset = match_labels("predict", X_new=X, offset=offset)
+        X = pandas_of("predict", "X_new", X)
+        missing = [name for name in self.codes if name not in getattr(X, "columns", ())]
+        if missing:
+            raise ValueError(
+                f"predict: X_new must be a table that has the absorbed factors; it lacks {missing}."
+            )
+        if self.read is None:
+            columns = X.drop(columns=list(self.codes))
+        else:
+            columns = self.read(X)
+        eta = new_rows("predict", columns, self.names, False) @ fit.vector
+        if offset is not None:
+            eta = eta + column("predict", "offset", offset, len(X))
+        counted = self.row_weights > 0
+        alpha = self.profile(fit.vector[None], np.ones((1, self.num_units)))[0][0]
+        effects = np.full(self.indicators.shape[0] + 1, np.nan)  # the last, of unknown levels
+        numbers = self.effects[:, counted]
+        effects[self.level[:, counted]] = np.where(numbers >= 0, alpha[numbers], 0.0)
+        level = np.array(
+            [codes.reindex(X[name], fill_value=-1) for name, codes in self.codes.items()]
+        )
+        eta = eta + effects[level].sum(0)
+        for factor in range(1, len(level)):
+            sets = np.append(self.components(counted, factor), -1)[level]
+            eta[sets[0] != sets[factor]] = np.nan
+        unknown = np.isnan(eta)
+        if unknown.any():
+            warn(
+                f"predict: {unknown.sum()} rows have levels without an effect in the fit, the first at place {unknown.argmax()}; NaN."
+            )
+        if kind == "response":
+            eta = self.loss_function.inverse_link(eta)
+        return under_labels(eta, index_of(X), "prediction")
 
     def _scorable(self, refit, unit, weight):
         """Mark the left-out rows whose sums of effects the remaining rows determine."""
@@ -328,21 +382,24 @@ def absorb_effects(build, X, y, absorb, *args, **options):
             "GLM: effects are absorbed under losses such as 'squared', 'poisson', 'logistic' and lo.losses.NegativeBinomial(2.0), "
             f"without a penalty or class weights; got {loss!r}, {base.penalty!r}. Give columns, C(state)."
         )
+    read = base.labels.read
     vars(base)["labels"] = replace(base.labels, read=None)  # no refit learns its columns anew
     factors = _factors(absorb, base)
     numbers = []
+    codes_by_factor = {}
     remarks = []
     count = 0
     for name in factors:
         number, labels = codes("GLM", f"absorb ({name})", factors[name])
         numbers.append(number + count)
+        codes_by_factor[name] = pd.Series(range(count, count + len(labels)), labels)
         count += len(labels)
         remarks.append(f"{len(labels)} effects of {name} absorbed")
     pulls = np.ones((1, base.num_units), bool)
     if np.any(loss.self_concordance):
         ends = loss.derivatives(np.array([[-FAR], [FAR]]), base.y, (1,))[0]
         pulls = np.array([[-1], [1]]) * ends > 0
-    model = AbsorbedGLM(base, np.array(numbers), pulls)
+    model = AbsorbedGLM(base, np.array(numbers), pulls, codes_by_factor, read)
     weights = np.array(base.row_weights)
     separated = weights < 0
     dropped = ~separated
