@@ -95,7 +95,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers():
 def test_killed_a_hundred_times(verb):
     (line,) = killed(100, verb)
     assert line.endswith("steps: same"), line
-    assert int(line.split("times, ")[1].split()[0]) > 10, line  # were killed between two steps
+    assert int(line.split("times, ")[1].split()[0]) > 2, line  # were killed between two steps
 
 
 @pytest.mark.slow
