@@ -292,7 +292,7 @@ def test_a_cluster_of_which_a_worker_is_killed(tmp_path):
         lo.cross_validate(FIT, PLAN, strategy=lo.NewtonStep(), evaluate=squared),
     )
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         pids = set(client.run(os.getpid).values())

@@ -519,7 +519,7 @@ def test_a_cluster_reads_each_part_once_if_its_memory_holds_all(memory, tmp_path
     monkeypatch.setattr(_batches.Fragment, "read", count)
     monkeypatch.setattr(map_parts, "UNLIMITED", memory)
     options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "memory_limit": 0}
-    with Client(dashboard_address=None, **options):
+    with Client(dashboard_address=":0", **options):
         alike(alone, run())
     first_block, parts = 1, 3
     assert len(reads) == first_block + (parts if memory > 1 else parts * alone.passes)
@@ -536,7 +536,7 @@ def test_workers_of_a_cluster_and_one_that_is_killed(tmp_path, monkeypatch):
     run = lambda: lo.scan(name, "y", "logistic", RIDGE, columns=NAMES)
     alone = run()
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         alike(alone, run())
