@@ -29,7 +29,7 @@ MAX_PACKED_BYTES = 2**28  # of the arrays of one value, of which a copy is writt
 
 
 class Lacking(str):
-    """What was in the way of packing a value: the name of a type, or the size."""
+    """The name of a type, or the size, that kept a value from being packed."""
 
 
 def pack(values: NamedValues) -> StepResult:

@@ -41,7 +41,7 @@ MEAN_LOSS = Measure("mean loss", "response", Mean(_loss), low=None)
 
 
 @record
-class Scores:
+class MeasureScores:
     """A measure by the refits of any plan, over all predictions or, `by_fold`, the mean over
     folds.
     """
@@ -88,19 +88,19 @@ def bca_interval(
     num_resamples = count(f"{caller}: num_resamples", num_resamples, 2)
     plan = estimate.plan
     label = independent_groups(caller, estimate, [estimate._unit_losses])
-    scores = Scores(estimate, MEAN_LOSS)
+    scores = MeasureScores(estimate, MEAN_LOSS)
     if metric is not None:
         (measure,) = measures(caller, estimate._refittable(caller)[0], metric, plan).values()
-        scores = Scores(estimate, measure)
+        scores = MeasureScores(estimate, measure)
         _, parts = divide(measure, scores.of(plan), None)
-        scores = Scores(estimate, measure, parts in ("folds", "refits"))
+        scores = MeasureScores(estimate, measure, parts in ("folds", "refits"))
     held = scores.of(plan)
     everyone = np.ones(plan.num_units)
     value = scores.value(held, everyone)
     folds = paired_folds(label, seed)
     pairs = scores.of(folds.leave_pairs())
     other = folds.other_fold(pairs.refit, pairs.unit)
-    alone = Scores(estimate, scores.measure)
+    alone = MeasureScores(estimate, scores.measure)
     jackknife = np.array(
         [alone.value(pairs.take(other == k), everyone) for k in range(folds.num_folds)]
     )

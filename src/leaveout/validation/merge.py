@@ -19,7 +19,7 @@ from .cross_validate import cross_validate
 from .estimate import Estimate
 
 
-class Parts(Journal):
+class RunParts(Journal):
     """The steps of all parts, in the order of one run; what is added to them is not kept.
 
     Raises ValueError where the files are not the parts of one run, each once.
@@ -124,7 +124,7 @@ def merge(files: Sequence[File] | File, *arguments: Any, **options: Any) -> Esti
         names = sorted(glob.glob(os.fspath(files)))
     if not names:
         raise ValueError(f"merge: there are no files {files!r}.")
-    parts = Parts(names)
+    parts = RunParts(names)
     call = unpack(parts.call) | {"checkpoint": parts} | options
     for name in ("fit", "plan")[: len(arguments)]:
         del call[name]
