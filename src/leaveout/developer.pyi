@@ -173,8 +173,6 @@ from .linalg.mapped_design import is_mapped as is_mapped
 
 # bounds of rounding
 from .linalg.rounding import (
-    UNIT as UNIT,
-    UP as UP,
     Rounding as Rounding,
     bounded as bounded,
     condition as condition,
