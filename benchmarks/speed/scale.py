@@ -510,7 +510,7 @@ def parts(quick: bool) -> None:
                     task.join()
                 clock = time.perf_counter() - start
                 start = time.perf_counter()
-                merged = lo.merge(files)
+                merged = lo.merge(files, fit, plan)  # plans beyond 256 MiB are not in the files
                 merging = time.perf_counter() - start
                 size = sum(Path(file).stat().st_size for file in files)
             fits, refits = zip(*told, strict=True)
