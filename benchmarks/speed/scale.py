@@ -505,7 +505,7 @@ def parts(quick: bool) -> None:
                 ]
                 for task in tasks:
                     task.start()
-                told = [times.get() for _ in tasks]
+                seconds = [times.get() for _ in tasks]
                 for task in tasks:
                     task.join()
                 clock = time.perf_counter() - start
@@ -513,7 +513,7 @@ def parts(quick: bool) -> None:
                 merged = lo.merge(files, fit, plan)  # plans beyond 256 MiB are not in the files
                 merging = time.perf_counter() - start
                 size = sum(Path(file).stat().st_size for file in files)
-            fits, refits = zip(*told, strict=True)
+            fits, refits = zip(*seconds, strict=True)
             rows.append(
                 {
                     "by": f"{count} task{'s' if count > 1 else ''}",

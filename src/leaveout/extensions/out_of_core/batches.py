@@ -431,13 +431,9 @@ def _of_dask(data, request: AnyTuple) -> Batches:
     data = data.rechunk({0: "auto", 1: -1})
     if np.isnan(data.chunks[0]).any():
         data = data.compute_chunk_sizes()
+    by_role = {"target": target, "weight": weight, "offset": offset, "groups": groups}
     vectors = {
-        name: _row_vector(name, part, data)
-        for name, part in (
-            *(("target", target), ("weight", weight)),
-            *(("offset", offset), ("groups", groups)),
-        )
-        if part is not None
+        role: _row_vector(role, part, data) for role, part in by_role.items() if part is not None
     }
     pieces = zip(
         data.to_delayed()[:, 0], *(part.to_delayed() for part in vectors.values()), strict=True
@@ -473,11 +469,8 @@ def _of_arrays(x: Array, y, weight, offset, groups) -> Batches:
         raise ValueError(
             f"scan: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."
         )
-    vectors = {
-        name: part
-        for name, part in (("y", y), ("weight", weight), ("offset", offset), ("groups", groups))
-        if part is not None
-    }
+    by_role = {"y": y, "weight": weight, "offset": offset, "groups": groups}
+    vectors = {role: part for role, part in by_role.items() if part is not None}
     for name, part in vectors.items():
         if is_mapped(part):
             vectors[name] = part

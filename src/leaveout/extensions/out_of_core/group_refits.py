@@ -97,9 +97,15 @@ def _left_out(
     weight, excess, error = sum(part["sums"] for part in parts)
     total = np.maximum(weight, 1e-300)
     mean = excess / total + anchor.level
-    rows = np.arange(len(total))
     groups = LeftOutRows(
-        *(rows, refits.u, mean, weight, mean),
-        *(refits.length, mean, error / total, refits.proved),
+        row=np.arange(len(total)),
+        x=refits.u,
+        y=mean,
+        weight=weight,
+        offset=mean,
+        step_length=refits.length,
+        loss=mean,
+        error=error / total,
+        proved=refits.proved,
     )
     return replace(scan, totals=sum_losses(groups, anchor.level), every=run.columns), groups

@@ -210,9 +210,9 @@ class PassRunner:
                 file = str(self.folder / f"{part.number:07}.parquet")
             part_arguments.append((*arguments, file))
         self.passes += 1
-        a = Pass(function, self.model.intercept, (self.loss, anchor), part_arguments)
+        losses_pass = Pass(function, self.model.intercept, (self.loss, anchor), part_arguments)
         with Slow("rows", self.rows.count) as bar:
-            for part, part_result in zip(self.rows.parts, self._parts(a), strict=True):
+            for part, part_result in zip(self.rows.parts, self._parts(losses_pass), strict=True):
                 for name, column in (self.columns or {}).items():
                     column[part.start : part.start + part.count] = part_result[f"every {name}"]
                 yield part_result
@@ -221,11 +221,11 @@ class PassRunner:
             for file_part in self.folder.glob(beginning(Path("*.parquet"), "*").name):
                 file_part.unlink()  # a file of a worker that died
 
-    def _parts(self, a: Pass) -> Iterator[StepResult]:
+    def _parts(self, losses_pass: Pass) -> Iterator[StepResult]:
         """Yield the result of each part; parts in the checkpoint are not computed again."""
         first = min(num_saved_steps(), len(self.rows.parts))
         yield from (read_step() for _ in range(first))
-        results = over(self.rows, a, first)
+        results = over(self.rows, losses_pass, first)
         while True:
             with making():
                 result = next(results, None)
