@@ -6,7 +6,7 @@ damaged files, in threads, after a fork, in other modes of Python and another lo
 Parts: killed, journal, files, disk, writers, interrupts, workers, memory, threads, forks, programs,
 data, modes. Each runs in a process of its own, and its rows are kept in out/faults.json. Without
 names only parts that are not there yet run; named ones run again. At the end results/faults.md and
-the table of docs/long-runs.md are written. About half an hour on one processor; --quick has two or
+the table of docs/long-runs.md are written. --quick has two or
 three trials of each kind in three minutes, and writes nothing. Exits with 1 if something was lost
 without a word: another number, a hang, an end that says nothing.
 
