@@ -834,3 +834,9 @@ def test_a_few_hessians_lead_a_large_model_to_its_minimum():
         slope = F.look(vector)[1]
     assert converged and np.abs(slope).max() < 1e-5
     np.testing.assert_allclose(value, lo.fit(hmm).value, rtol=1e-10)
+
+
+def test_sequences_as_rows_are_read_as_channels_with_a_warning():
+    rows = np.random.default_rng(0).normal(size=(4, 9))
+    with pytest.warns(UserWarning, match=r"read as 4 steps of 9 channels; .* lengths="):
+        lo.HMM(rows, emissions.Gaussian(), 2)

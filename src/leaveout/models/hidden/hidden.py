@@ -28,6 +28,7 @@ from ..._runtime import (
     numpy_of,
     silence,
     static,
+    warn,
 )
 from ...data import Names, count, floats, index_of, numbers, pandas_of, places
 from ...objectives import AbstractObjective, PerUnit, Units, as_stored, float64
@@ -202,6 +203,10 @@ def read_series(x: ArrayLike) -> tuple[Observations, SeriesLabels]:
         )
     if shape[0] < 2:
         raise ValueError(f"HMM: at least two steps are needed; got {shape[0]}.")
+    if shape[0] < shape[-1] and len(shape) == 2:
+        warn(
+            f"HMM: x of shape {shape} is read as {shape[0]} steps of {shape[1]} channels; sequences go end to end, with lengths=."
+        )
     if len(shape) == 2 and columns is None:
         columns = pd.RangeIndex(shape[1])
     array = np.array(numbers("HMM", "x", x), float).reshape(shape[0], -1)
