@@ -25,10 +25,13 @@ the loss in a population whose first feature is larger, by `Estimate.target` and
 intervals for responses there (shifted.py)
 
 The full run is made for three hours of two cores, --quick with 20 sets a cell for ten minutes.
+Cells of a full run are kept in results/decisions.jsonl and are not made again for as many sets: a
+run that was stopped goes on, and its tables hold the cells that there are.
 """
 
+import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +48,7 @@ from speed.common import main
 import leaveout as lo
 
 RESULTS = Path(__file__).parent / "results/decisions.md"
+CELLS = RESULTS.with_suffix(".jsonl")
 FRESH = 1_000_000
 Rows = tuple[np.ndarray, np.ndarray]
 P = 10  # features, of which the first five matter
@@ -71,6 +75,21 @@ def write(part: str, tables: dict[str, list[dict]], about: str) -> None:
     text += "".join(f"\n## {name}\n{section.rstrip()}\n" for name, section in sections.items())
     RESULTS.write_text(text)
     print(body, flush=True)
+
+
+def cell(key: list[Hashable], sets: int, quick: bool, make: Callable[[], list[dict]]) -> list[dict]:
+    """The rows of a cell, made once for so many sets."""
+    if quick:
+        return make()
+    if CELLS.exists():
+        for line in CELLS.read_text().splitlines():
+            record = json.loads(line)
+            if record["cell"] == key and record["sets"] == sets:
+                return record["rows"]
+    rows = make()
+    with CELLS.open("a") as file:
+        file.write(json.dumps({"cell": key, "sets": sets, "rows": rows}) + "\n")
+    return rows
 
 
 class Law(NamedTuple):
@@ -267,34 +286,57 @@ def differences(quick: bool, sets: int) -> None:
     if quick:
         laws = ["normal", "skewed noise", "groups of 6", "series"]
     every = joblib.Parallel(n_jobs=-1)
+
+    def pair(n: int, law: str, problem: str) -> list[dict]:
+        methods = METHODS if law == "normal" else METHODS[:2]
+        one = partial(one_difference, law, n, problem, methods)
+        runs = every(joblib.delayed(one)(seed) for seed in range(sets))
+        frame = pd.DataFrame([row for run in runs for row in run], columns=COLUMNS)
+        place = {"problem": problem, "law": law, "n": n}
+        return [
+            place | {"method": method} | summary(part).to_dict()
+            for method, part in frame.groupby("method", sort=False)
+        ]
+
+    def best(n: int) -> list[dict]:
+        runs = pd.DataFrame(every(joblib.delayed(one_set)(n, seed) for seed in range(sets)))
+        row = {"n": n, "sets": sets, "best in the set": runs.held.mean()}
+        return [row | {"models in it": runs["size"].mean()}]
+
+    def measure(law: str, n: int) -> list[dict]:
+        count = max(sets // 5, 5)
+        runs = every(joblib.delayed(one_measure)(law, n, seed) for seed in range(count))
+        frame = pd.DataFrame([row for run in runs for row in run])
+        return [
+            {"law": law, "n": n, "measure": of, "interval": method}
+            | {"sets": len(part), "covered": part.held.mean()}
+            for (of, method), part in frame.groupby(["measure", "method"], sort=False)
+        ]
+
+    set_rows = [row for n in SIZES for row in cell(["best", n], sets, quick, partial(best, n))]
+    measure_rows = [
+        row
+        for law in ("normal", "skewed noise")
+        for n in (SIZES[:1] if quick else SIZES)
+        for row in cell(["measure", law, n], sets, quick, partial(measure, law, n))
+    ]
     rows = []
     for n in SIZES:
         for law in laws:
-            methods = METHODS if law == "normal" else METHODS[:2]
             for problem in penalties(n):
-                one = partial(one_difference, law, n, problem, methods)
-                runs = every(joblib.delayed(one)(seed) for seed in range(sets))
-                frame = pd.DataFrame([row for run in runs for row in run], columns=COLUMNS)
-                for method, part in frame.groupby("method", sort=False):
-                    cell = {"problem": problem, "law": law, "n": n, "method": method}
-                    rows.append(cell | summary(part).to_dict())
-    tables = {"Intervals of 95 % for the difference of two models' risks.": rows}
-    set_rows = []
-    for n in SIZES:
-        runs = pd.DataFrame(every(joblib.delayed(one_set)(n, seed) for seed in range(sets)))
-        row = {"n": n, "sets": sets, "best in the set": runs.held.mean()}
-        set_rows.append(row | {"models in it": runs["size"].mean()})
-    tables["`best_set(.95)` of four ridges and three lassos."] = set_rows
-    measure_rows = []
-    for law in ("normal", "skewed noise"):
-        for n in SIZES[:1] if quick else SIZES:
-            count = max(sets // 5, 5)
-            runs = every(joblib.delayed(one_measure)(law, n, seed) for seed in range(count))
-            frame = pd.DataFrame([row for run in runs for row in run])
-            for (measure, method), part in frame.groupby(["measure", "method"], sort=False):
-                row = {"law": law, "n": n, "measure": measure, "interval": method}
-                measure_rows.append(row | {"sets": len(part), "covered": part.held.mean()})
-    tables["Intervals of 95 % for one model's measures."] = measure_rows
+                make = partial(pair, n, law, problem)
+                rows += cell(["difference", n, law, problem], sets, quick, make)
+            _write_differences(quick, sets, rows, set_rows, measure_rows)
+
+
+def _write_differences(
+    quick: bool, sets: int, rows: list[dict], set_rows: list[dict], measure_rows: list[dict]
+) -> None:
+    tables = {
+        "Intervals of 95 % for the difference of two models' risks.": rows,
+        "`best_set(.95)` of four ridges and three lassos.": set_rows,
+        "Intervals of 95 % for one model's measures.": measure_rows,
+    }
     chance = 1.96 * (0.0475 / sets) ** 0.5
     note = f"{sets:,} data sets a cell: a coverage of .95 is within {chance:.2f} by chance."
     repeats = ", ".join(f"{method} {count}" for method, count in REPEATS.items())
@@ -337,13 +379,21 @@ def clusters(quick: bool, sets: int) -> None:
     """Sizes of tests over few clusters."""
     warnings.simplefilter("ignore")
     rows = []
+    every = joblib.Parallel(n_jobs=-1)
+    sets = 20 if quick else sets
     designs = ("rows", "half treated", "two treated", "rows, logistic", "half treated, logistic")
     for design in designs:
         for count in (6, 10, 20):
-            draws = [rejections(design, count, seed) for seed in range(20 if quick else sets)]
-            shares = pd.concat(draws, axis=1).mean(axis=1)
-            rows.append({"feature": design, "clusters": count, **(100 * shares)})
-    about = f"{20 if quick else sets} data sets a row, 999 draws; per cent of tests at 5 % that reject a coefficient of zero."
+
+            def rates(design: str = design, count: int = count) -> list[dict]:
+                draws = every(
+                    joblib.delayed(rejections)(design, count, seed) for seed in range(sets)
+                )
+                shares = pd.concat(draws, axis=1).mean(axis=1)
+                return [{"feature": design, "clusters": count, **(100 * shares)}]
+
+            rows += cell(["clusters", design, count], sets, quick, rates)
+    about = f"{sets:,} data sets a row, 999 draws; per cent of tests at 5 % that reject a coefficient of zero."
     write("clusters", {"": rows}, about)
 
 
@@ -389,14 +439,20 @@ def recalibrate(quick: bool, sets: int) -> None:
     every = joblib.Parallel(n_jobs=-1)
     rows = []
     sizes = SIZES[:1] if quick else (*SIZES, 1000)
-    for n in sizes:
-        count = min(sets, 200)
-        runs = every(joblib.delayed(one_recalibration)(n, seed) for seed in range(count))
+    sets = min(sets, 200)
+
+    def rules(n: int) -> list[dict]:
+        runs = every(joblib.delayed(one_recalibration)(n, seed) for seed in range(sets))
         frame = pd.DataFrame([row for run in runs for row in run])
-        for rule, part in frame.groupby("rule", sort=False):
-            row = {"n": n, "sets": len(part), "rule": rule, "error": part.error.mean()}
-            row |= {"its SD": part.error.std(), "honest − fresh Brier": part.gap.mean()}
-            rows.append(row | {"SD": part.gap.std()})
+        return [
+            {"n": n, "sets": len(part), "rule": rule, "error": part.error.mean()}
+            | {"its SD": part.error.std(), "honest − fresh Brier": part.gap.mean()}
+            | {"SD": part.gap.std()}
+            for rule, part in frame.groupby("rule", sort=False)
+        ]
+
+    for n in sizes:
+        rows += cell(["recalibrate", n], sets, quick, partial(rules, n))
     note = "Mean distance from the true probabilities of 2,000 fresh rows."
     if quick:
         note = f"A quick run, to see that it works; not to be relied upon. {note}"
