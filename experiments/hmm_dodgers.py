@@ -36,6 +36,7 @@ import pandas as pd
 import saved
 import scipy.optimize
 from matplotlib.dates import DayLocator
+from matplotlib.ticker import NullLocator
 
 import leaveout as lo
 from leaveout.objectives.objective import unflatten
@@ -633,7 +634,10 @@ def cost(settings: argparse.Namespace) -> None:
     for ax, part, across in ((axes[0], most, "D"), (axes[1], largest, "folds")):
         for column in ("H and J", "IJ, parameters", "IJ, losses too", "Exact, parameters"):
             ax.loglog(part[across], part[column], "o-", label=column)
-        ax.set(xlabel=across)
+        ax.set(
+            xlabel=across, xticks=part[across], xticklabels=[f"{count:,}" for count in part[across]]
+        )
+        ax.xaxis.set_minor_locator(NullLocator())
     axes[0].set(ylabel="ms of processors", title=f"{most['folds'].iloc[0]:,} folds")
     axes[1].set(title=f"D = {largest['D'].iloc[0]}")
     axes[1].legend(fontsize=8)
