@@ -60,6 +60,35 @@ def test_enumeration(K, steps, zeros, powers):
     np.testing.assert_allclose(change, (found.states * direction).sum((1, 2)), rtol=1e-9)
 
 
+@pytest.mark.parametrize("powers", [False, True])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_sequences_of_one_length_are_as_each_by_itself(zeros, powers):
+    """They are the segments, with nothing above or below them."""
+    rng = np.random.default_rng(0)
+    length, count, K = 6, 5, 3
+    initial, transition = rng.dirichlet(np.ones(K), 1), rng.dirichlet(np.ones(K), (1, K))
+    transition[:, 0, 1] *= not zeros
+    with np.errstate(divide="ignore"):
+        logs = np.log(initial), np.log(transition)
+    emission = 3 * rng.standard_normal((1, K, length * count))
+    starts = np.arange(length * count) % length == 0
+    power = rng.choice([0.0, 1.0, 0.5], (1, length * count))
+    more = lambda part: {"zeros": zeros} | ({"power": power[:, part]} if powers else {})
+    found = lanes.chain_sums(*logs, emission, starts, **more(slice(None)))
+    assert found.segments.rows == length
+    parts = [slice(k * length, (k + 1) * length) for k in range(count)]
+    alone = [
+        lanes.chain_sums(*logs, emission[..., part], starts[part], **more(part)) for part in parts
+    ]
+    assert alone[0].segments.rows < length
+    for name in ("initial", "transition"):
+        total = sum(getattr(sums, name) for sums in alone)
+        np.testing.assert_allclose(getattr(found, name), total, rtol=1e-11, atol=1e-14)
+    for name in ("log_normaliser", "states", "filtered"):
+        each = np.concatenate([getattr(sums, name) for sums in alone], 1)
+        np.testing.assert_allclose(getattr(found, name), each, rtol=1e-11, atol=1e-14)
+
+
 @pytest.mark.parametrize("zeros", [False, True])
 def test_weights_are_powers_of_likelihoods_and_equal_observations_share_a_row(zeros):
     rng = np.random.default_rng(3)

@@ -197,6 +197,10 @@ class _Segments:
         inside = self.arithmetic.inside
         self.steps = len(starts)
         self.rows = -(-self.steps // max(1, 4 * math.isqrt(self.steps // len(emission))))
+        length = np.diff(np.flatnonzero(starts), append=self.steps)
+        # sequences of one length are the segments, where `ends` would take more products
+        if np.ptp(length) == 0 and length[0] <= initial.shape[1] * self.rows:
+            self.rows = int(length[0])
         top = finite(emission.real.max(1))
         self.top = weight * top[:, code]
         self.weight = self.lay(weight, 0.0)
@@ -222,6 +226,7 @@ class _Segments:
     def _emissions(self, table: Numbers, code: StepCodes) -> Numbers:
         """Likelihoods of the steps to the power of their weights, one where these are zero."""
         rows = self.lay(code[None], 0)[:, 0]
+        table = np.ascontiguousarray(table)  # `take` would copy it for every row
         emission = np.empty((self.rows, *table.shape[:2], rows.shape[1]), table.dtype)
         for row, out in zip(rows, emission, strict=True):
             table.take(row, axis=2, out=out, mode="clip")
@@ -307,6 +312,10 @@ class _Segments:
         """Distributions above each segment and evidence below it, `[refits, states, segments]`."""
         arithmetic = self.arithmetic
         refits, K, segments = self.emission.shape[1:]
+        uniform = arithmetic.inside(-np.log(K))
+        if self.starts[0].all():
+            flat = np.full((refits, K, segments), uniform)
+            return flat, flat
         eye = np.where(np.eye(K) > 0, arithmetic.unity, arithmetic.zero)
         eyes = np.broadcast_to(eye[:, :, None], (refits, K, K, segments))
         (product,) = deque(self.distributions(eyes), maxlen=1)
@@ -319,7 +328,7 @@ class _Segments:
             joined = self.normalised(joined, (2, 3))
             upto = np.concatenate([upto[:, :distance], joined], 1)
             distance *= 2
-        flat = np.full((2 * refits, 1, K), arithmetic.inside(-np.log(K)))
+        flat = np.full((2 * refits, 1, K), uniform)
         inner = self.normalised(arithmetic.total(upto[:, :-1], 2)[:, :, 0], 2)
         ends = np.concatenate([flat, inner], 1).swapaxes(1, 2)
         return ends[:refits], ends[refits:, :, ::-1]
