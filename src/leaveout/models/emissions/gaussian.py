@@ -264,14 +264,13 @@ class CovarianceKind(Module):
         Residuals `[..., K, R]` for a covariance with a state axis, else `[..., R]`.
         """
         precision, log_det = self.precision(covariance, residual.shape[-1])
+        einsum = numpy_of(residual).einsum
         if precision.ndim < 2 or not self.matrices:
-            square = (precision * residual**2).sum(-1)
+            square = einsum("...r,...r,...r->...", precision, residual, residual)
         elif precision.ndim == 2:
             square = ((residual @ precision) * residual).sum(-1)
         else:
-            square = numpy_of(residual).einsum(
-                "...kr,krs,...ks->...k", residual, precision, residual
-            )
+            square = einsum("...kr,krs,...ks->...k", residual, precision, residual)
         return -0.5 * (square + log_det + residual.shape[-1] * LOG_TAU)
 
     def start(
