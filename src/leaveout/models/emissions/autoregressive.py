@@ -111,7 +111,7 @@ class AbstractAutoregression(AbstractGaussian):
         residual = data["x"][:, None] - self.predictions(parameters, data["past"])
         seen = expected.T * data["dense"][:, None]
         precision = self._precisions(parameters, *residual.shape[1:])
-        pull = seen[..., None] * np.einsum("krs,tks->tkr", precision, residual)
+        pull = seen[..., None] * (residual.swapaxes(0, 1) @ precision).swapaxes(0, 1)
         slopes = self.prediction_slopes(parameters, data["past"], pull)
         if self.covariance.value is None:
             products = np.einsum("tkr,tks->krs", pull, residual) @ precision

@@ -244,7 +244,7 @@ class CompleteData:
 
     def chain_slopes(self, points: Numbers) -> Numbers:
         """Derivatives of the logarithms, `[refits, chain, states + states²]`."""
-        directions = COMPLEX_STEP * np.eye(self.num_params)[self.chain]
+        directions = COMPLEX_STEP * (np.arange(self.num_params) == self.chain[:, None])
         steps = (points[:, None] + 1j * directions).reshape(-1, self.num_params)
         initial, transition = self.logs(steps)
         K = self.num_states

@@ -198,7 +198,8 @@ def _count_tangents(
         size = 2  # parameters whose four places fill the lanes of a pass
     lengths = np.maximum(1.0, np.abs(point))
     for group in slices(len(point), size):
-        moves = np.multiply.outer(shifts, np.diag(lengths)[group])
+        diagonal = np.eye(lengths[group].size, len(point), group.start)
+        moves = np.multiply.outer(shifts, diagonal * lengths)
         points = (point + moves).reshape(-1, len(point))
         counts = evaluate(hmm, points, np.repeat(weights[None], len(points), axis=0)).counts
         if not compiled:
