@@ -130,3 +130,60 @@ def test_many_clusters_take_no_square_matrix():
         )
     np.testing.assert_allclose(found.standard_errors, 1 / np.sqrt(30_000), rtol=0.1)
     assert (found.dof > 3000).all()
+
+
+def pairs_of_rows(X, score, w, labels):
+    """CR2 of clusters of two rows by working weights; the root of two rows' K⁻¹ = P is in closed
+    form, (P + √|P| I) / √(tr P + 2√|P|), without a loss of digits.
+    """
+    M = np.linalg.inv(X.T @ (w[:, None] * X))
+    scores = []
+    for g in np.unique(labels):
+        i = np.flatnonzero(labels == g)
+        a, b = w[i]
+        h = (X[i] @ M @ X[i].T) * np.sqrt(np.outer(w[i], w[i]))
+        det = ((1 - h[0, 0]) * (1 - h[1, 1]) - h[0, 1] ** 2) / (a * b) ** 2
+        cross = h[0, 1] / (a * b)
+        P = np.array([[(1 - h[1, 1]) / b**2, cross], [cross, (1 - h[0, 0]) / a**2]]) / det
+        root = 1 / np.sqrt(det)
+        half = (P + root * np.eye(2)) / np.sqrt(np.trace(P) + 2 * root)
+        A = half / np.sqrt(np.outer(w[i], w[i]))
+        scores.append((w[i, None] * X[i]).T @ A @ (score[i] / w[i]))
+    scores = np.array(scores)
+    return M @ scores.T @ scores @ M
+
+
+@pytest.mark.parametrize("kind", ["poisson", "logistic"])
+def test_working_weights_over_many_powers_of_ten(kind):
+    """Rows of tiny weights do not push the others out."""
+    rng = np.random.default_rng(3)
+    labels = np.repeat(np.arange(30), 2)
+    x = np.linspace(-2.5, 2.5, 60)[rng.permutation(60)]
+    eta = 4.6 * x
+    y = rng.poisson(np.exp(eta)) * 1.0
+    if kind == "logistic":
+        y = (rng.random(60) < 1 / (1 + np.exp(-2 * eta))) * 1.0
+    fit = lo.fit(lo.GLM(x[:, None], y, kind))
+    eta = fit.coef.iloc[0] * x + fit.parameters["intercept"]
+    mean, w = np.exp(eta), np.exp(eta)
+    if kind == "logistic":
+        mean = 1 / (1 + np.exp(-eta))
+        w = mean / (1 + np.exp(eta))
+    assert w.max() / w.min() > 1e5
+    X = np.column_stack([x, np.ones(60)])
+    want = pairs_of_rows(X, y - mean, w, labels)
+    np.testing.assert_allclose(lo.covariance(fit, "CR2", groups=labels), want, rtol=1e-6)
+
+
+def test_scores_of_units_without_curvature_count():
+    """Under Huber's loss ℓ″ is zero far out, and the score is not: CR2 is the limit of ℓ″ → 0."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(80) % 16
+    X = np.column_stack([rng.standard_normal(80), np.ones(80)])
+    y = X[:, 0] + rng.standard_t(2, 80)
+    fit = lo.fit(lo.GLM(X[:, :1], y, lo.losses.Huber(0.8)))
+    residual = y - X @ [fit.coef.iloc[0], fit.parameters["intercept"]]
+    score, w = np.clip(residual, -0.8, 0.8), np.where(np.abs(residual) < 0.8, 1.0, 1e-4)
+    assert 20 < (w < 1).sum() < 50
+    want, _ = dense(X, score / w, labels, w, 1 / w)
+    np.testing.assert_allclose(lo.covariance(fit, "CR2", groups=labels), want, rtol=2e-3, atol=1e-5)

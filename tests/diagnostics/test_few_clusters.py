@@ -104,6 +104,28 @@ def test_cr2_of_working_weights():
     np.testing.assert_allclose(found.dof, dof, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"cases": True}, {"use_correction": False}, {"small_sample": "fixest"}],
+)
+def test_other_factors_are_not_those_of_the_table(options):
+    """The table has no such options, and says so instead of leaving them out."""
+    X, y, g = clustered("squared")
+    fit = lo.fit(lo.GLM(X, y, "squared"))
+    with pytest.raises(ValueError, match="and no other options"):
+        fit.covariance("cluster", groups=g, **options).few_clusters()
+    with pytest.raises(ValueError, match="and no other options"):
+        fit.covariance("CR2", groups=g, working_variance=1 + g).few_clusters()
+    assert len(fit.covariance("cluster", groups=g, use_correction=True).few_clusters()) == 21
+
+
+def test_a_cluster_that_alone_determines_a_coefficient_is_said():
+    X, y, g = clustered("squared")
+    fit = lo.fit(lo.GLM(np.column_stack([X, g == 1]), y, "squared"))
+    with pytest.warns(UserWarning, match="determine"):
+        lo.covariance(fit, groups=g).few_clusters()
+
+
 def test_bad_calls():
     X, y, g = clustered("squared")
     fit = lo.fit(lo.GLM(X, y, "squared"))

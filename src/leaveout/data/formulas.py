@@ -232,17 +232,13 @@ def read_survival(formula: str, data: Any) -> SurvivalColumns:
             data[name.strip("`")] if name.strip("`") in data.columns else data.eval(name)
         )
         *begins, time, event = (column(name) for name in arguments)
-        labels = None
+        strata = None
         if within:
             labels = pd.concat([column(name) for name in within], axis=1)
-        if labels is not None and labels.isna().any(axis=None):
-            raise ValueError("its strata have null values.")
-        if labels is None:
-            strata = None
-        else:
-            if len(within) == 1:
-                strata = labels.iloc[:, 0]
-            else:
+            if labels.isna().any(axis=None):
+                raise ValueError("its strata have null values.")
+            strata = labels.iloc[:, 0]
+            if len(within) > 1:
                 strata = labels.apply(tuple, axis=1)
         used = [
             name
@@ -315,10 +311,9 @@ class FormulaReader(NamedTuple):
         listed = lambda names: (
             f"the formula's {', '.join(f'{name}(...)' for name in dict.fromkeys(names))}"
         )
+        parts = []
         if same:
             parts = [f"{listed(same)} spans the same columns whatever was learned"]
-        else:
-            parts = []
         if learning and relearned:
             parts.append(
                 f"{listed(learning)} learned anew from the rows of each refit; boundary knots stay"

@@ -12,8 +12,12 @@ matrix of that size and not one of the size of the cluster:
 
     A_g = I + Q [(QᵀB_gQ / φ)^(−½) − I] Qᵀ
 
-Directions of leverage one get zero, the generalised inverse. For a contrast c, with t_g = Z_gᵀ a_g
-c, r_g = Z_gᵀ W_g Φ_g a_g c, N = ZᵀWΦWZ and d_g = cᵀ a_gᵀ Φ_g a_g c,
+Otherwise B = Φ^(−½) B_g Φ^(−½) shows the directions of leverage one, and Φ^½ B_g Φ^½ = F Fᵀ with
+F = Φ B^½. Its rows may differ in size by many powers of ten, as fitted probabilities do: in falling
+order and by a pivoted QR, singular values and vectors of F keep their digits. As W_n = 1/Φ_n falls
+to zero, the row of a unit in A_g W_g Z_g becomes that of W_g Z_g (I + Z_gᵀ A_g W_g Z_g), the latter
+without the unit. Directions of leverage one get zero, the generalised inverse. For a contrast c,
+with t_g = Z_gᵀ a_g c, r_g = Z_gᵀ W_g Φ_g a_g c, N = ZᵀWΦWZ and d_g = cᵀ a_gᵀ Φ_g a_g c,
 
     P_gh = δ_gh d_g − r_gᵀ t_h − t_gᵀ r_h + t_gᵀ N t_h,      d.o.f. = (tr P)² / Σ P_gh²
 
@@ -22,10 +26,11 @@ Statistics 36, 2018).
 """
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import SubsetValues, UnitNumbers, kind_of
+from .._runtime import UnitNumbers, kind_of
 from ..data import floats
 from ..models.glm import GLM, AbsorbedGLM, Squared, Zero
 from ..optimize.fit import Fit, fit as fit_model
@@ -33,6 +38,9 @@ from ..optimize.fit import Fit, fit as fit_model
 Array = np.ndarray
 # share of a working variance below which the variance of a residual is zero but for rounding
 LEVERAGE_ONE = 1e-10
+# leverage below which A_g of a unit is that of the limit W_n → 0
+NO_LEVERAGE = 1e-8
+LEAST_CURVATURE = 1e-100  # where ℓ″ is zero and the score is not, as of Huber's loss
 
 
 def bias_reduced(
@@ -43,6 +51,7 @@ def bias_reduced(
     root = fit.quadratic.root
     assert model is not None and isinstance(fit.objective, GLM)
     slope, curvature = model.loss.derivatives(model.eta(fit.vector[None])[0], model.y, (1, 2))
+    curvature = np.maximum(curvature, LEAST_CURVATURE)
     p = fit.num_params
     w = fit.objective.row_weights * curvature
     residual = -slope / curvature
@@ -103,17 +112,32 @@ def _adjusted(
         )
         values, vectors = linalg.eigh((B + B.T) / 2)
         across = Q @ vectors
-        return target + across @ ((_root(values) - 1)[:, None] * (across.T @ target))
-    D = np.sqrt(phi)
-    B = np.diag(phi) - Z @ (phi[:, None] * target).T - (phi[:, None] * target) @ Z.T + Z @ N @ Z.T
-    values, vectors = linalg.eigh(D[:, None] * (B + B.T) / 2 * D)
-    return D[:, None] * (vectors @ (_root(values)[:, None] * (vectors.T @ (D[:, None] * target))))
-
-
-def _root(values: SubsetValues) -> SubsetValues:
-    """Compute values^(−½), zero where a value is zero but for rounding."""
+        positive = values > LEVERAGE_ONE * values.max()
+        root = np.zeros_like(values)
+        root[positive] = values[positive] ** -0.5
+        return target + across @ ((root - 1)[:, None] * (across.T @ target))
+    far = (np.sum(Z * target, 1) < NO_LEVERAGE) & np.isclose(w * phi, 1)
+    if far.all():
+        return target
+    adjusted = target.copy()
+    if far.any():
+        near = ~far
+        adjusted[near] = _adjusted(Z[near], w[near], phi[near], N)
+        adjusted[far] += target[far] @ (Z[near].T @ adjusted[near])
+        return adjusted
+    order = np.argsort(-phi)
+    deviation = np.sqrt(phi[order])[:, None]
+    scaled = Z[order] / deviation
+    tied = deviation * target[order]
+    B = np.eye(len(phi)) - scaled @ tied.T - tied @ scaled.T + scaled @ N @ scaled.T
+    values, vectors = linalg.eigh((B + B.T) / 2)
     positive = values > LEVERAGE_ONE * values.max()
-    return np.where(positive, np.where(positive, values, 1.0) ** -0.5, 0.0)
+    F = deviation**2 * vectors[:, positive] * np.sqrt(values[positive])
+    Q, R, _ = scipy.linalg.qr(F, mode="economic", pivoting=True)
+    vectors, sizes, _ = linalg.svd(R)
+    vectors = Q @ vectors
+    adjusted[order] = deviation * (vectors @ ((vectors.T @ tied) / sizes[:, None]))
+    return adjusted
 
 
 def with_columns(fit: Fit) -> Fit:

@@ -267,7 +267,9 @@ def covariance(
         names = [name for name in inherited if getattr(options, name) is None]
         options = replace(options, host=host, **{name: getattr(host, name) for name in names})
     result = _of_kind(fit, _usual_type(fit) if kind is None else kind, options)
-    if options.groups is not None and np.ndim(options.groups) == 1:
+    usual = working_variance is None and use_correction in (None, True)
+    one_way = options.groups is not None and np.ndim(options.groups) == 1
+    if one_way and usual and not (cases or small_sample):
         result.tests = partial(_few_clusters, fit, options.groups)
     return result
 
@@ -276,7 +278,7 @@ def _few_clusters(fit, groups, num_resamples, rng):
     """Tabulate the tests of each coefficient over few clusters."""
     tables = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the table is of few clusters
+        warnings.filterwarnings("ignore", ".* are fewer than ")  # the table is of few clusters
         for name, kind in {"CRV1": "cluster", "CRV3": "CRV3", "CR2": "CR2"}.items():
             result = covariance(fit, kind, groups=groups)
             tables[name] = result.summary()[["std err", "t", "P>|t|"]].assign(df=result.dof)

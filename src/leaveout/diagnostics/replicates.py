@@ -215,7 +215,8 @@ class Covariance(HeadedTable):
         Raises
         ------
         ValueError
-            If the covariance has no clusters, or clusters of two ways.
+            If the covariance has no clusters, or clusters of two ways; or if it was asked for with
+            `cases`, `use_correction`, `small_sample` or `working_variance`, unlike the table.
 
         References
         ----------
@@ -236,7 +237,7 @@ class Covariance(HeadedTable):
         """
         if self.tests is None:
             raise ValueError(
-                "few_clusters: needs clusters of one way: lo.covariance(fit, groups=g).few_clusters()."
+                "few_clusters: needs clusters of one way and no other options: lo.covariance(fit, groups=g).few_clusters()."
             )
         num_resamples = count("few_clusters: num_resamples", num_resamples, 1)
         return self.tests(num_resamples, generator("few_clusters", rng))

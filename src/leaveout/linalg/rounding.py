@@ -108,10 +108,9 @@ def bounded(extent: Any, rounding: Rounding, several: bool = False) -> tuple[Arr
     norm = extent.norm
     size = extent.size
     length = extent.length
+    cancellation = 0.0
     if several:
         cancellation = (8 * rounding.columns + 32) * UNIT * rounding.root**2 * length**2
-    else:
-        cancellation = 0.0
     growth = rounding.growth
     norm_bound = (np.sqrt(norm**2 + cancellation) if several else norm) * growth
     return (

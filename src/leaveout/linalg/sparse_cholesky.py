@@ -166,10 +166,9 @@ class FrontalFactor:
             self.pattern.groups[::-1], self.parts[::-1], strict=True
         ):
             view = solution[:, group.columns].reshape(lanes, *group.shape[:2], width)
+            block = view
             if group.rows.size:
                 block = view - below.swapaxes(-1, -2) @ solution[:, group.rows]
-            else:
-                block = view
             view[...] = _backward(triangles, block)
         out = np.empty_like(right)
         out[:, self.pattern.order] = solution[:, :size]

@@ -207,10 +207,9 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
         if margin[g] <= TIE_DISTANCE:
             return f"{text}; {name} is at a tie: whether it is zero is within rounding"
         return f"{text}; {name} is nearest to joining, its gradient {margin[g]:.2g} of alpha off"
+    text = ""
     if a.any():
         text = f"{int((theta[a > 0] != 0).sum())} of {int((a > 0).sum())} penalised coefficients are not zero"
-    else:
-        text = ""
     if np.isfinite(limits).any():
         within = np.isfinite(limits).any(0)
         at_bounds = f"{int((theta == limits).any(0).sum())} of {int(within.sum())} coefficients with bounds are at one"

@@ -137,10 +137,9 @@ class LeastNorm:
             # centring removes one
             good = (s > 0) & (np.arange(len(s)) < np.sum(weight > 0) - self.intercept)
         values = s[good]
+        gap = 1.0
         if len(values):
             gap = float(shift / max(values.min(initial=largest), 1.0 if self.has_penalty else 0.0))
-        else:
-            gap = 1.0
         return Q[:, good], values, V[good].T, mean, root, gap, bool(is_clear)
 
     @cached_property
@@ -266,10 +265,9 @@ class LeastNorm:
         damped = s / (s**2 + 1) if self.has_penalty else 1 / s
         b = rows.V @ (damped * (t + response_change))
         r /= root
+        level = 0.0
         if self.intercept:
             level = rows.level - float(self.weight[o] @ r) / float(self.weight.sum())
-        else:
-            level = 0.0
         size = float(linalg.norm(rows.target) / np.sqrt(self.weight.max()))
         off = spread + rounding * worst * (size + float(np.abs(r).max(initial=0.0)))
         return self.coefficient_map @ b, level - float(rows.mean @ b), off + self._digits(level)

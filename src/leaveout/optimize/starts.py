@@ -98,10 +98,9 @@ def starts_of(
         first = default_start(seed)
     else:
         first = stored_leaves(objective.parameters.unconstrained(theta0))
+    usual = 1
     if ravel(first).size <= LARGE_NUM_PARAMETERS:
         usual = objective.parameters.usual_starts
-    else:
-        usual = 1
     if objective.convex:
         count = 1
     else:

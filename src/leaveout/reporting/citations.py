@@ -26,10 +26,9 @@ class Citations(PrintedResult):
     entries: Texts
 
     def _facts(self) -> Lines:
+        lines = []
         if self.theorem:
             lines = [("theorem", self.theorem)]
-        else:
-            lines = []
         for key, entry in self.entries.items():
             part = {
                 name: sub("[{}]", "", text) for name, text in findall(r"(\w+) = \{(.*)\}", entry)

@@ -171,10 +171,9 @@ def _of_one(estimate: Estimate, title: str) -> Page:
     ]
     if estimate.audit is not None and len(estimate.audit):
         tables.append(PageTable("audit", "Audit", f"{estimate.labels.audit}.", estimate.audit))
+    figures = []
     if not estimate.joint and len(_units(estimate)):
         figures = [_against(estimate), _row_figure(estimate)]
-    else:
-        figures = []
     if figures and _is_series(estimate):
         figures += [_in_order(estimate)]
     return Page(

@@ -955,10 +955,9 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
             for g, units in enumerate(groups)
             if study.metric is None or np.isfinite([area(units), area(~units)]).all()
         ]
+        firsts = []
         if group_numbers:
             firsts = looks(start, [~groups[g] for g in group_numbers])
-        else:
-            firsts = []
         chosen = {
             g: run(start, ~groups[g], first, curvature)[0]
             for g, first in zip(group_numbers, firsts, strict=True)

@@ -194,10 +194,9 @@ def cross_validate(
                     )
                     scorers = named_scorers(scoring, host, data.X, data.y, error_score)
                     scores_by_name = scores(folds, scorers, host, data.y, error_score)
+                    hosts = []
                     if return_estimator or return_train_score:
                         hosts = [folds.estimator(k) for k in range(len(cv))]
-                    else:
-                        hosts = []
                 except NoOneFit as error:
                     why = str(error)
         message = tell("cross_validate", why)

@@ -255,10 +255,9 @@ class AbstractCounts(AbstractWithPrior):
         """Return the factor of one step, for draws."""
         for name, array in self._factors.items():
             if step >= len(array):
+                absence = "are no covariates"
                 if name == "exposure":
                     absence = "is no exposure"
-                else:
-                    absence = "are no covariates"
                 raise ValueError(
                     f"{type(self).__name__}: there {absence} for step {step}; those of {len(array)} steps were given."
                 )

@@ -250,10 +250,9 @@ class CovarianceKind(Module):
         """
         if self.matrices:
             return inverse(covariance)
+        variance = covariance
         if self.kind == "spherical":
             variance = covariance[..., None] * np.ones(channels)
-        else:
-            variance = covariance
         return 1 / variance, numpy_of(variance).log(variance).sum(-1)
 
     def log_density(
