@@ -314,11 +314,10 @@ def match_columns(caller: str, name: str, value: Any, reference: str, request: A
     """
     table = pandas_of(caller, name, value)
     reference_table = pandas_of(caller, reference, request)
-    if not (
-        is_pandas(table, "DataFrame") and is_pandas(reference_table, "DataFrame")
+    if any(
+        not is_pandas(part, "DataFrame") or is_default_index(part.columns)
+        for part in (table, reference_table)
     ) or table.columns.equals(reference_table.columns):
-        return value
-    if is_default_index(table.columns) or is_default_index(reference_table.columns):
         return value
     if (
         sorted(map(str, table.columns)) != sorted(map(str, reference_table.columns))
@@ -509,10 +508,9 @@ def count(name: str, value: Any, low: int, high: int = 2**40) -> int:
         or not low <= array <= high
         or array != np.floor(array)
     ):
+        span = f"of {low} or more"
         if high < 2**40:
             span = f"from {low} to {high}"
-        else:
-            span = f"of {low} or more"
         raise ValueError(f"{name} must be a whole number {span}; got {_describe_value(value)}.")
     return int(array)
 

@@ -358,10 +358,9 @@ class ParameterRefits:
                 scale * rscales,
             )
             size = np.sqrt(scale * np.sum(rscales)) * np.abs(center) + linalg.norm(moves, axis=0)
-            if self.parameters.slope is None:
+            along = self.parameters.slope
+            if along is None:
                 along = np.eye(self.fit.num_params)
-            else:
-                along = self.parameters.slope
             errors = (
                 lengths(self.fit, along) * linalg.norm(error_moves, axis=0)
                 + (len(error) + 16) * UNIT * size

@@ -216,10 +216,9 @@ class Influence(PrintedResult):
         worst = self.rows[f"{column}_error"].max()
         most = self.rows[column].abs().max()
         change_rounding = 1e-8  # share of the largest change that counts as rounding
+        error = f"± {worst:.1g} at most"
         if worst <= change_rounding * most:
             error = "to rounding"
-        else:
-            error = f"± {worst:.1g} at most"
         if self.rows["proved"].all() and column != "prediction":
             error += ", proved"
         statement = "not certified: some refits' errors are not known"

@@ -604,10 +604,9 @@ def _fitting(model: BandedRidge, plan: Plan, caller: str) -> Plan:
     if isinstance(plan, Plan):
         plan = plan._bind(model.num_units)
     if not isinstance(plan, Plan) or plan.num_units != model.num_units:
+        got = type(plan).__name__
         if isinstance(plan, Plan):
             got = f"of {plan.num_units} units"
-        else:
-            got = type(plan).__name__
         raise ValueError(
             f"{caller}: the plan must be of the {model.num_units} units of the model; got one {got}."
         )

@@ -113,10 +113,9 @@ def starts_of(
     candidates = [first if theta0 is None else default_start(seed), *map(default_start, seeds)]
     if any(not np.array_equal(ravel(candidates[0]), ravel(candidate)) for candidate in candidates):
         return [first, *candidates[1:]]
+    fixed = [first, candidates[0]]
     if np.array_equal(ravel(candidates[0]), ravel(first)):
         fixed = [first]
-    else:
-        fixed = [first, candidates[0]]
     return [*fixed, *_around(objective, first, seeds[len(fixed) - 1 :])]
 
 

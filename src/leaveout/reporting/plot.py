@@ -1009,10 +1009,9 @@ def field(
             "plot.field: the estimate must score sites; leave estimate= out where whole fields are held out."
         )
     ax = axes_of(ax, (6.0, 6.0))
-    if mrf.labels.index is None:
+    names = mrf.labels.index
+    if names is None:
         names = pd.RangeIndex(sites)
-    else:
-        names = mrf.labels.index
     if isinstance(coordinates, pd.DataFrame):
         order = places("plot.field", "coordinates", coordinates.index, "x", names)
         if order is not None:

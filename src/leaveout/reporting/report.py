@@ -133,10 +133,9 @@ def report(
     ):
         page = _of_several(dict(estimate), title)
     else:
+        results = [estimate]
         if isinstance(estimate, Mapping):
             results = estimate.values()
-        else:
-            results = [estimate]
         kinds = ", ".join(sorted({type(result).__name__ for result in results}))
         raise TypeError(
             f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {kinds}."

@@ -349,10 +349,9 @@ class LossSlopes:
                         state, np.where(batch.rows.held, share[batch.place] * predictor_slope, 0.0)
                     )
             values = [mean(builder.draft, among) for among in groups]
-        if self.constant is None:
+        change = self.constant
+        if change is None:
             change = np.asarray(self._penalty(rho))
-        else:
-            change = self.constant
         within = slice(len(change))
         slopes = [
             np.einsum("pq,pqh->h", adjoint.slope()[within, within], change) for adjoint in adjoints

@@ -78,10 +78,9 @@ def _make_request(caller: str, fit, plan: Plan | None, level: float) -> CurveReq
         fit = fit.fit
     by_smoothing = isinstance(argument, Smoothing) and plan is None
     if not isinstance(fit, Fit) or not isinstance(fit.objective, Additive):
+        kind = type(fit).__name__
         if isinstance(fit, Fit):
             kind = kind_of(fit.objective)
-        else:
-            kind = type(fit).__name__
         raise TypeError(
             f"{caller}: the first argument must be what lo.smooth found, or a fit of lo.Additive; got {kind}."
         )

@@ -4,6 +4,7 @@ import functools
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy
 from sklearn.isotonic import IsotonicRegression
@@ -180,3 +181,14 @@ def test_what_cannot_be_recalibrated(make, error, message):
     with warnings.catch_warnings(), pytest.raises(error, match=message):
         warnings.simplefilter("ignore")
         make()
+
+
+def test_levels_of_absorbed_effects_that_leave_are_said():
+    """Without one of two rows of both classes their level has no effect and no prediction."""
+    rng = np.random.default_rng(0)
+    data = pd.DataFrame({"x": rng.normal(size=60), "site": np.r_[9, 9, np.arange(58) % 3]})
+    data["y"] = np.r_[0.0, 1.0, rng.integers(0, 2, 58)]
+    with pytest.warns(UserWarning, match="incidental"):
+        fit = lo.fit(lo.GLM("y ~ x | site", data, "logistic"))
+    with pytest.raises(ValueError, match="recalibrate: 2 of 60 held-out predictions do not exist"):
+        lo.clinical.recalibrate(fit)

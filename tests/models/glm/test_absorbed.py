@@ -152,6 +152,29 @@ def test_a_level_that_leaves_is_not_scored():
 
 
 @pytest.mark.parametrize("effects", ["state", "state + year"])
+def test_rows_whose_level_leaves_are_not_predicted(effects):
+    """Nor those of separated levels; the others are as by columns."""
+    data = panel("poisson", states=12)
+    data.loc[data.state == 5, "y"] = 0.0
+    data.loc[40, "y"] = 6.0  # without it the counts of state 5 are zero
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = lo.fit(lo.GLM(f"y ~ a + b | {effects}", data, "poisson"))
+        plan = lo.groups(np.where(data.state == 7, 0, 1 + data.index % 9))
+        loss = lo.cross_validate(fit, plan).per_unit()
+    with pytest.warns(UserWarning, match="held-out predictions are missing"):
+        predicted = lo.cross_predict(fit, plan)
+    np.testing.assert_array_equal(predicted.isna(), loss.isna())
+    assert predicted[data.state.isin([3, 7])].isna().all() and np.isnan(predicted[40])
+    columns = " + ".join(f"C({name})" for name in effects.split(" + "))
+    rest = data[(plan.matrix()[4] > 0) & ~data.state.isin([3])]
+    want = lo.fit(lo.GLM(f"y ~ a + b + {columns}", rest, "poisson")).predict(data[data.state == 0])
+    left = (plan.matrix()[4] == 0) & (data.state == 0)
+    np.testing.assert_allclose(predicted[left], want[left[data.state == 0]], rtol=1e-5)
+    assert left.sum() == 1
+
+
+@pytest.mark.parametrize("effects", ["state", "state + year"])
 @pytest.mark.parametrize("kind", LOSSES)
 def test_predictions_of_new_rows(kind, effects):
     absorbed, columns, rows = both(kind, effects)

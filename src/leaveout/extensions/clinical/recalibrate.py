@@ -306,15 +306,16 @@ def _learn(
 
 def _probabilities(caller: str, measure: Binary, plan: Plan) -> PerRow:
     """Predict the units that each refit leaves out."""
-    exists, _, columns = over_resamples(
+    score = over_resamples(
         caller, measure.fit, plan, Exact(REFIT_TOL), measure.scores_of_refits, by_unit=True
-    )
-    if not exists.all():
+    ).columns["score"]
+    missing = np.isnan(score)
+    if missing.any():
         raise ValueError(
-            f"{caller}: {np.sum(~exists)} of {len(exists)} refits do not exist. A penalty, such as lo.penalties.Ridge(1.0), "
-            "gives each one."
+            f"{caller}: {missing.sum()} of {len(score)} held-out predictions do not exist. A penalty, such as "
+            "lo.penalties.Ridge(1.0), gives each one; levels of absorbed effects need rows of both classes beside them."
         )
-    p = special.expit(columns["score"])
+    p = special.expit(score)
     return np.clip(p, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
 
 

@@ -321,10 +321,9 @@ class _Job:
                 for start in range(0, self.num_boot, step):
                     draws = range(start, min(start + step, self.num_boot))
                     # a test set has fits of its own
+                    groups = [len(draws)]
                     if test_only:
                         groups = [1] * len(draws)
-                    else:
-                        groups = [len(draws)]
                     rows = np.concatenate(
                         [self._mixture(rng, count, level, *sides) for count in groups]
                     )

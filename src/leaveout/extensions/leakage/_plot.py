@@ -109,10 +109,9 @@ def leakage(result: Any, ax: "Axes | None" = None) -> "Axes":
     error_text = "".join(
         f" ± {size:.2g} ({name})" for name, (size, *_) in errors.items() if np.isfinite(size)
     )
+    title = f"loss on new clusters {result.estimate:.4g}{error_text}"
     if result.refusal:
         title = "cannot be corrected"
-    else:
-        title = f"loss on new clusters {result.estimate:.4g}{error_text}"
     ax.set(xlabel=f"share of {unit_name}", ylabel="loss", title=title)
     return legend(ax)
 

@@ -480,8 +480,7 @@ def mean_point(points: list[ControlPoint]) -> ControlPoint:
 
 def few_removed(removed_share: float) -> str:
     """Return the reason why there is no answer."""
+    effect = f"adds {-removed_share:.0%} to"
     if removed_share >= 0:
         effect = f"takes out {removed_share:.0%} of"
-    else:
-        effect = f"adds {-removed_share:.0%} to"
     return f"it {effect} the expected mates; taking out {MIN_EXPOSURE_REMOVED:.0%} is the least"

@@ -327,25 +327,22 @@ def _roles(request: AnyTuple, numeric: dict[str, bool]) -> Roles:
     target, columns, weight, offset, groups = request
     roles = {"target": target, "sample_weight": weight, "offset": offset, "groups": groups}
     for role, name in roles.items():
-        if name is None and role != "target":
-            continue
-        if not isinstance(name, str):
+        if not isinstance(name, str) and (name is not None or role == "target"):
             raise TypeError(
                 f"scan: {role} must be the name of a column of the data; got {type(name).__name__}."
             )
-    role_columns = {*roles.values()}
+    role_columns = {*filter(None, roles.values())}
     if columns is None:
-        features = tuple(name for name in numeric if name not in role_columns)
-    else:
-        features = tuple(columns)
-    missing = [name for name in [*features, *filter(None, role_columns)] if name not in numeric]
+        columns = [name for name in numeric if name not in role_columns]
+    features = tuple(columns)
+    missing = [name for name in [*features, *role_columns] if name not in numeric]
     if missing:
         available = ", ".join(list(numeric)[:10])
         raise ValueError(
             f"scan: the data have no columns {', '.join(map(repr, missing[:5]))}; there are {available}."
         )
     role_columns.discard(groups)
-    wrong = [name for name in [*features, *filter(None, role_columns)] if not numeric[name]]
+    wrong = [name for name in [*features, *role_columns] if not numeric[name]]
     if wrong:
         raise TypeError(
             f"scan: these columns hold no numbers: {', '.join(map(repr, wrong[:5]))}. Leave them out by columns=[...], or "

@@ -330,10 +330,9 @@ def scored_rows(
     """
     unit = plan.scored_units
     ends = np.cumsum(plan.scored_counts)
-    if data.score_weight is None:
+    weights = data.score_weight
+    if weights is None:
         weights = np.ones(len(data.y))
-    else:
-        weights = data.score_weight
     for k, place in enumerate(map(slice, [0, *ends[:-1]], ends)):
         weight = weights[unit[place]]
         if len(weight) < 2 and measure.function in ("r2_score", "explained_variance_score"):

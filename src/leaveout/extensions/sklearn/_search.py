@@ -210,10 +210,9 @@ class OneFitSearchCV(GridSearchCV):
         }
         with stoppable("OneFitSearchCV"), keeping("OneFitSearchCV", self.checkpoint, inputs):
             try:
+                make = self._score_candidates
                 if why:
                     make = self._score_by_host
-                else:
-                    make = self._score_candidates
                 outcomes = list(make(hosts, candidates, data, splits))
             except NoOneFit as error:
                 why = str(error)

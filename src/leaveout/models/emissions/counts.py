@@ -227,10 +227,9 @@ class AbstractCounts(AbstractWithPrior):
         check_counts(x, emission)
         for name, array in self._factors.items():
             if not (len(array) == len(x) or (lengths == len(array)).all()):
+                size = f"covariates have {len(array)} rows"
                 if name == "exposure":
                     size = f"exposure has {len(array)} numbers"
-                else:
-                    size = f"covariates have {len(array)} rows"
                 raise ValueError(f"{emission}: {size}, but the data have {len(x)} steps or sites.")
             factors[name] = np.resize(array, (len(x), *array.shape[1:]))
         x = np.where(np.isnan(x), 0.0, x)

@@ -271,14 +271,19 @@ class AbsorbedGLM(AbstractClosedForm):
         return curvature[0] * (squares + self.pairs.T @ (factor.inverse[0] * self.pattern.times))
 
     def predictions(self, theta, weights, index, kind, state=None):
-        eta = self.profile(theta, weights, state)[2]
-        eta = np.take_along_axis(eta, np.minimum(index, self.num_units - 1), 1)
-        return eta if kind == "link" else self.loss_function.inverse_link(eta)
+        unit = np.minimum(index, self.num_units - 1)
+        values = np.take_along_axis(self.profile(theta, weights, state)[2], unit, 1)
+        if kind != "link":
+            values = self.loss_function.inverse_link(values)
+        weight = np.where(unit == index, np.take_along_axis(weights, unit, 1), 1.0)
+        refit = np.repeat(np.arange(len(unit)), unit.shape[1])
+        is_known = self._scorable(refit, unit.ravel(), weight.ravel())
+        return np.where(is_known.reshape(unit.shape), values, np.nan)
 
     def losses(self, theta, weights, index, held, state=None):
-        eta = self.predictions(theta, weights, index, "link", state)
-        y = self.y[np.minimum(index, self.num_units - 1)]
-        return self.loss_function.derivatives(eta, y, (0,))[0]
+        unit = np.minimum(index, self.num_units - 1)
+        eta = np.take_along_axis(self.profile(theta, weights, state)[2], unit, 1)
+        return self.loss_function.derivatives(eta, self.y[unit], (0,))[0]
 
     @property
     def units(self):
