@@ -1,11 +1,15 @@
 # ruff: noqa: E402
+import contextlib
 import ctypes
 import gc
+import importlib
 import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+gc.disable()  # modules and collected tests stay: hardly anything is garbage before the first test
 
 # compiling is most of the time of these tests
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -15,7 +19,8 @@ FEWER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_co
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and "PYTEST_XDIST_WORKER" not in os.environ:
     # beside those of the caller, such as another processor's
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FEWER}".strip()
-    probe = [sys.executable, "-c", "import jax; jax.devices()"]
+    # JAX itself would take half a second more to import
+    probe = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.make_cpu_client()"]
     if (
         subprocess.run(
             probe, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, check=False
@@ -31,6 +36,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import threadpoolctl
+from jax._src.interpreters import mlir
 from jax._src.lru_cache import LRUCache
 
 from tests import shapes
@@ -41,7 +47,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     threadpoolctl.threadpool_limits(1, "blas")  # of what is loaded, and
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # what will be
 
-SOURCE = Path(__file__).parents[1] / "src" / "leaveout"
+TESTS = Path(__file__).resolve().parent
+SOURCE = TESTS.parent / "src" / "leaveout"
 UNSHAPED = {"cli", "out_of_core", "sklearn"}  # extensions whose annotations carry no shapes
 # modules that warn in their caller's name, which the check's own frames would hide, or carry no
 # shapes
@@ -82,6 +89,22 @@ LRUCache._evict_if_needed = lambda folder, **new: (
     evict(folder, **new) if next(SAVED) % 100 == 0 else None
 )
 
+# JAX makes a context for every program that it lowers, which takes it 2 ms, and small programs 20
+# in all. What programs leave behind in a context that they share goes with it
+MAX_LOWERED = 50  # programs that share one
+make_context, LOWERED = mlir.make_ir_context, itertools.count()
+contexts = [make_context()]
+
+
+def shared_context():
+    if next(LOWERED) % MAX_LOWERED == MAX_LOWERED - 1:
+        contexts[0] = make_context()
+    return contexts[0]
+
+
+if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
+    mlir.make_ir_context = shared_context
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem():
@@ -91,11 +114,34 @@ def pytest_pycollect_makeitem():
     return collected
 
 
-def pytest_collection_finish():
-    # modules and tests stay to the end: no collection of garbage looks through them again, and
-    # through all that programs keep it does so a dozen times, not hundreds
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 10)
+def import_from_the_middle(config):
+    """Import the test modules, in an order that begins elsewhere in every worker.
+
+    In a new clone each then makes the byte code of some of them, and finds that of the others:
+    else all would make that of all, at the same time.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    if number == 0 or [Path(argument).resolve() for argument in config.args] != [TESTS]:
+        return
+    paths = sorted(TESTS.rglob("test_*.py"))
+    start = number * len(paths) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    for path in paths[start:] + paths[:start]:
+        module = ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collection says why
+            importlib.import_module(module)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    import_from_the_middle(session.config)
+    try:
+        return (yield)
+    finally:
+        # modules and tests stay to the end: no collection of garbage looks through them again, and
+        # through all that programs keep it does so a dozen times, not hundreds
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 10)
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -80,15 +80,24 @@ def test_extensions_import_public_names_and_the_contract(imports):
             assert core <= ({("developer",)} if module[1] != "cli" else set()), (module, core)
 
 
-def test_the_contract_is_what_extensions_import():
+@pytest.fixture(scope="module")
+def from_imports(library):
+    """The statements `from ... import ...` of each file."""
+    return {
+        path: [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        for path, nodes in library.nodes.items()
+    }
+
+
+def test_the_contract_is_what_extensions_import(from_imports):
     """Each name has its docstring where it is defined, and none is without a use.
 
     Two rooms are there for models of one's own.
     """
     used = {"inference", "models"}
-    for path in (SOURCE / "extensions").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("developer"):
+    for path, nodes in from_imports.items():
+        for node in nodes if path.is_relative_to(SOURCE / "extensions") else ():
+            if (node.module or "").endswith("developer"):
                 used |= {alias.name for alias in node.names}
     assert used == set(developer.__all__)
     for name in developer.__all__:
@@ -104,14 +113,14 @@ LISTED = (
 
 
 @pytest.mark.parametrize("room", LISTED)
-def test_the_list_of_a_room_is_what_others_import(room):
+def test_the_list_of_a_room_is_what_others_import(room, from_imports):
     """Each name is there, and none is without a use."""
     face = importlib.import_module(f"leaveout.{room.replace('/', '.')}")
     files = {path.stem for path in (SOURCE / room).glob("*.py")}
     used = set()
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level:
+    for path, nodes in from_imports.items():
+        for node in nodes:
+            if node.level:
                 place = path.parents[node.level - 1] / (node.module or "").replace(".", "/")
                 if place == SOURCE / room:
                     used |= {alias.name for alias in node.names} - files

@@ -84,7 +84,7 @@ def find(symbol: str) -> Definition:
         for definition in package_definitions()
         if symbol == definition.name
         or (
-            symbol.endswith(f".{definition.name}")
+            symbol.endswith(definition.name)
             and f".{definition.module}.{definition.name}".endswith(f".{symbol}")
         )
     ]
@@ -153,8 +153,9 @@ def is_open(body: object) -> bool:
     return (
         isinstance(body, list)
         and len(body) == 1
-        and isinstance(body[0], ast.stmt)
-        and ast.unparse(body[0]) == "..."
+        and isinstance(body[0], ast.Expr)
+        and isinstance(body[0].value, ast.Constant)
+        and body[0].value.value is ...
     )
 
 
@@ -234,6 +235,11 @@ def plant(fault: Fault, text: str, definition: Definition) -> str:
     return "".join([*lines[: first - 1], f"{planted}\n", *lines[definition.node.end_lineno :]])
 
 
+@functools.cache
+def all_test_files() -> tuple[Path, ...]:
+    return tuple(sorted((ROOT / "tests").rglob("test_*.py")))
+
+
 def test_files(fault: Fault) -> list[str]:
     """The paths of the tests that must catch a fault. Raises `LookupError` if a stem stands for no
     file, or for several.
@@ -242,8 +248,9 @@ def test_files(fault: Fault) -> list[str]:
     for stem in fault.tests.split():
         found = [
             path
-            for path in sorted((ROOT / "tests").rglob("test_*.py"))
-            if f"/{path.with_suffix('')}".endswith(f"/{stem}")
+            for path in all_test_files()
+            if path.stem == stem.rpartition("/")[2]
+            and f"/{path.with_suffix('')}".endswith(f"/{stem}")
         ]
         if len(found) != 1:
             raise LookupError(

@@ -14,7 +14,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import psutil
 import pytest
 from sklearn.decomposition import PCA
@@ -33,11 +32,8 @@ from leaveout._runtime.fingerprint import fingerprint
 from leaveout.extensions.cli import app
 from leaveout.extensions.leakage import _run
 from leaveout.validation import batches as _walk
+from tests._runtime.fingerprinted import WORDS, N, X, Y, counted, logistic, rng
 
-N = 120
-rng = np.random.default_rng(0)
-X = rng.standard_normal((N, 2))
-Y = (X[:, 0] + rng.standard_normal(N) > 0) * 1.0
 PLAN = lo.kfold(N, 30, rng=0)
 LEAKAGE = {"groups": np.arange(N) // 4, "leakage": lo.leakage.RecordLeakage(0.05), "loss": "mse"}
 MODEL = lo.GLM(X, Y, "logistic", lo.penalties.Ridge(1.0))
@@ -49,10 +45,6 @@ metrics score rows predict parameters path leakage blocks nested interval optuna
 """
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(lo.__file__).parents[1])}
-
-
-def logistic(alpha: float = 1.0, y: np.ndarray = Y) -> lo.Fit:
-    return lo.fit(lo.GLM(X, y, "logistic", lo.penalties.Ridge(alpha)))
 
 
 def network() -> lo.Fit:
@@ -148,16 +140,6 @@ def test_what_is_done_before_an_interrupt_says_that_it_is_a_part(file):
     with pytest.raises(ValueError, match="stopped before all its refits"):
         part.interval()
     assert "stopped" not in str(whole) and "refits not made" not in whole.summary().index
-
-
-def counted(held, seen, parameters):
-    """A score that counts its calls, where nobody looks for what it uses, and is interrupted at one
-    of them.
-    """
-    os.environ["CALLS"] = str(int(os.environ["CALLS"]) + 1)
-    if os.environ["CALLS"] == os.environ["LAST"]:
-        raise KeyboardInterrupt
-    return (Y[held] - X[held] @ parameters["coef"]) ** 2
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.6, 1.0])
@@ -286,12 +268,6 @@ def test_nothing_is_unpickled(file):
 
 
 K = 2.0
-WORDS = {
-    "a": (1, "b", None),
-    2: {"x", "y", "z"},
-    "c": [np.float32(1), np.arange(3)],
-    "d": pd.Index(["a", 1]),
-}
 
 
 def test_what_a_function_uses_is_part_of_it(monkeypatch):
@@ -325,7 +301,8 @@ def test_what_a_function_uses_is_part_of_it(monkeypatch):
 
 def test_a_fingerprint_is_that_of_another_process():
     """Where strings hash to other numbers."""
-    code = "from tests._runtime.test_checkpoint import *\n"
+    code = "from leaveout._runtime.fingerprint import fingerprint\n"
+    code += "from tests._runtime.fingerprinted import WORDS, counted, logistic\n"
     code += "print(fingerprint(WORDS), fingerprint(logistic().objective), fingerprint(counted))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -737,40 +714,36 @@ def listens():
     signal.signal(signal.SIGINT, before)
 
 
-def elapsed(call, after: float) -> tuple[float, KeyboardInterrupt]:
-    """Seconds from Ctrl-C to the end of a call, and how that ended."""
-    pressed: list[float] = []
-
-    def press():
-        pressed.append(time.perf_counter())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    clock = threading.Timer(after, press)
-    clock.start()
-    try:
-        with pytest.raises(KeyboardInterrupt) as error:
-            call()
-        return time.perf_counter() - pressed[0], error.value
-    finally:
-        clock.cancel()
-
-
 def test_a_compiled_program_does_not_delay_ctrl_c():
+    """Neither the end of the call nor the next one waits for it."""
+    running, released = threading.Event(), threading.Event()
+    pressed, ends = [], []
+
+    def step():
+        running.set()
+        ends.append(released.wait(60))
+
     def slowly(theta, weights):
-        jax.debug.callback(lambda: time.sleep(2.5))
+        jax.debug.callback(step)
         return jnp.sum(weights) * theta["x"] ** 2
 
-    seconds, _ = elapsed(lambda: lo.fit(lo.Objective(slowly, 5), {"x": np.asarray(0.7)}), 1.5)
-    assert seconds < 1
-    found = []
-    start = time.perf_counter()
-    found.append(
-        lo.fit(
-            lo.Objective(lambda theta, weights: weights @ (theta - jnp.arange(5.0)) ** 2, 5), 0.0
-        )
-    )
-    # the next call does not wait for it
-    assert time.perf_counter() - start < 2.4 and found[0].theta == pytest.approx(2)
+    def press():
+        if running.wait(60):
+            pressed.append(time.perf_counter())
+            os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lo.fit(lo.Objective(slowly, 5), {"x": np.asarray(0.7)})
+        assert time.perf_counter() - pressed[0] < 1
+        quick = lambda theta, weights: weights @ (theta - jnp.arange(5.0)) ** 2
+        assert lo.fit(lo.Objective(quick, 5), 0.0).theta == pytest.approx(2)
+        assert not ends  # the program is still running
+    finally:
+        released.set()
+        presser.join()
 
 
 def test_ctrl_c_in_threads(monkeypatch):

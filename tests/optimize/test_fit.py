@@ -76,17 +76,26 @@ def labels() -> lo.CRF:
     return lo.CRF(tags.ravel(), np.full(30, 6), features=features.reshape(-1, 2))
 
 
+@pytest.fixture(scope="module")
+def fitted_labels():
+    return lo.fit(labels())
+
+
+@pytest.fixture(scope="module")
+def refitted_labels(fitted_labels):
+    return lo.cross_validate(fitted_labels, lo.leave_one_out(), strategy=lo.Exact(), audit=0)
+
+
 @pytest.mark.parametrize("strategy", [lo.InfinitesimalJackknife(), lo.NewtonStep(), lo.Certified()])
-def test_errors_of_damped_steps_count_the_damping(strategy):
-    fit = lo.fit(labels())
+def test_errors_of_damped_steps_count_the_damping(strategy, fitted_labels, refitted_labels):
+    fit, exact = fitted_labels, refitted_labels
     damped = lo.anchor(fit.objective, fit.parameters, damping=30.0)
-    exact = lo.cross_validate(fit, lo.leave_one_out(), strategy=lo.Exact(), audit=0)
     estimate = lo.cross_validate(damped, lo.leave_one_out(), strategy=strategy, audit=0)
     assert (np.abs(estimate.losses - exact.losses) <= estimate.error + exact.error).all()
 
 
-def test_standard_errors_need_the_curvature_itself():
-    fit = lo.fit(labels())
+def test_standard_errors_need_the_curvature_itself(fitted_labels):
+    fit = fitted_labels
     damped = lo.anchor(fit.objective, fit.parameters, damping=1.0)
     with pytest.raises(ValueError, match=r"the fit is damped by 1.*Hessian itself"):
         lo.covariance(damped)
