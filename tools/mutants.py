@@ -21,6 +21,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -75,16 +76,25 @@ def package_definitions() -> tuple[Definition, ...]:
     return tuple(found)
 
 
+@functools.cache
+def definitions_by_last_name() -> defaultdict[str, list[Definition]]:
+    """The package's definitions by the last part of their names."""
+    found: defaultdict[str, list[Definition]] = defaultdict(list)
+    for definition in package_definitions():
+        found[definition.name.rpartition(".")[2]].append(definition)
+    return found
+
+
 def find(symbol: str) -> Definition:
     """The one definition that `symbol` names. Raises `LookupError` if there is none, or if there
     are several.
     """
     found = [
         definition
-        for definition in package_definitions()
+        for definition in definitions_by_last_name()[symbol.rpartition(".")[2]]
         if symbol == definition.name
         or (
-            symbol.endswith(definition.name)
+            symbol.endswith(f".{definition.name}")
             and f".{definition.module}.{definition.name}".endswith(f".{symbol}")
         )
     ]
@@ -237,6 +247,7 @@ def plant(fault: Fault, text: str, definition: Definition) -> str:
 
 @functools.cache
 def all_test_files() -> tuple[Path, ...]:
+    """The files of tests, looked for once."""
     return tuple(sorted((ROOT / "tests").rglob("test_*.py")))
 
 

@@ -112,7 +112,7 @@ models = [
     (y, emissions.Binomial(9)), (y % 3, emissions.Categorical(3)), (y, emissions.EventCounts(np.arange(40) % 2)),
 ]
 for x, emission in models:
-    fit = lo.fit(lo.HMM(x, emission, 2))
+    fit = lo.fit(lo.HMM(x, emission, 2), num_starts=2)
     estimate = lo.cross_validate(fit, lo.kfold(k=5))
     assert lo.cross_predict(fit, lo.kfold(k=5)).shape[0] == 40 and fit.covariance() is not None
     print(estimate.mean)
