@@ -120,11 +120,6 @@ class Journal:
             f"{self.name} is no checkpoint, or is damaged ({why}); remove it, or name another file."
         )
 
-    @property
-    def num_remaining(self) -> int:
-        """Number of steps in the file that were not taken yet."""
-        return max(self.count - self.position, 0)
-
     def next(self) -> StepResult:
         """Take the result of the next step from the file."""
         try:
@@ -247,7 +242,7 @@ def depends(**dependencies: Any) -> None:
 def num_saved_steps() -> int:
     """Number of the next steps that the file has already."""
     journal = _journal.get()
-    return 0 if journal is None else journal.num_remaining
+    return 0 if journal is None else max(journal.count - journal.position, 0)
 
 
 def read_step() -> StepResult:

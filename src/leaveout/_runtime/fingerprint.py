@@ -115,7 +115,8 @@ class _Hash:
         reduction = value.__reduce_ex__(4)
         if isinstance(reduction, str):
             return self._update(kind, reduction)
-        return self._parts(kind, map(_list_parts, reduction))
+        parts = [list(part) if hasattr(part, "__next__") else part for part in reduction]
+        return self._parts(kind, parts)
 
     def _class(self, value: type) -> None:
         """Add a class by its name, and the functions of the caller's own classes too."""
@@ -207,8 +208,3 @@ def _content(cell: Any):
         return cell.cell_contents
     except ValueError:
         return None
-
-
-def _list_parts(part: Any):
-    """Convert an iterator over an object's parts to a list."""
-    return list(part) if hasattr(part, "__next__") else part

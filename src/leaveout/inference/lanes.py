@@ -288,14 +288,9 @@ class _Segments:
         """Divide by the sums over some axes."""
         return self.arithmetic.over(p, self.arithmetic.total(p, axis))
 
-    @property
-    def plain(self) -> bool:
-        """Whether the matrix multiplies the sum of pairs rather than each pair."""
-        return self.arithmetic is _Probabilities and self.matrices is None
-
     def moves(self, before: Numbers, emitted: Numbers, counts: Numbers) -> Numbers:
         """Sum the expected moves over all rows, `[refits, states, states]`."""
-        if self.plain:
+        if self.arithmetic is _Probabilities and self.matrices is None:
             return ((before * counts) @ emitted.swapaxes(2, 3)).sum(0) * self.matrix
         arithmetic = self.arithmetic
         matrices = self.matrices

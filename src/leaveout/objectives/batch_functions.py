@@ -569,8 +569,7 @@ def _looks(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
 
 def _weight_gradients(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
     index, weight = refit
-    delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
-    return ravel(jax.grad(objective.perturbation)(like, index, delta))
+    return ravel(jax.grad(objective.perturbation)(like, index, weight - 1.0))
 
 
 def _hessians(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
@@ -579,8 +578,7 @@ def _hessians(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTre
 
 def _hessian_changes(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:
     index, weight, theta = refit
-    delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
-    return objective.hessian_change(unravel(theta, like), index, delta)
+    return objective.hessian_change(unravel(theta, like), index, weight - 1.0)
 
 
 def _products(objective: AbstractObjective, like: PyTree, refit: tuple) -> PyTree:

@@ -449,11 +449,6 @@ class Plan(PrintedResult):
         return np.repeat(np.arange(self.num_refits), widths)
 
     @property
-    def lists_every_unit(self) -> bool:
-        """Whether the entries are all units once, in their order."""
-        return len(self.index) == self.num_units and np.array_equal(self.index, self.indptr[:-1])
-
-    @property
     def scored_units(self) -> IntArray:
         """Unit of each scored entry."""
         return self.index[self.held]

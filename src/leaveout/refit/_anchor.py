@@ -291,7 +291,7 @@ def _touched_rows(fit: Fit, rows: RefitRows) -> ThreeArrays:
         np.asarray(part) for part in _parts(fit.objective, fit.theta, rows.index)
     )
     count, width, outputs = raw.shape[:3]
-    delta = np.where(np.asarray(rows.index) < fit.objective.num_units, rows.weight - 1.0, 0.0)
+    delta = rows.weight - 1.0
     slope = delta[..., None] * slope.reshape(count, width, outputs)
     curvature = delta[..., None, None] * curvature.reshape(count, width, outputs, outputs)
     return (

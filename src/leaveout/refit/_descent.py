@@ -765,8 +765,7 @@ def _chunked_gradients(
 
     def one_refit(args):
         index, weight, held, u = args
-        delta = jnp.where(index < fit.objective.num_units, weight - 1.0, 0.0)
-        change = ravel(jax.grad(fit.objective.perturbation)(unwhitened(u), index, delta))
+        change = ravel(jax.grad(fit.objective.perturbation)(unwhitened(u), index, weight - 1.0))
         loss = held_out(fit.objective, fit.theta, index, weight, held)
         towards = jax.grad(lambda u: jnp.sum(loss(vector(u))))(u)
         derivatives = jax.vmap(lambda u: jax.jvp(losses, (u,), (towards,))[1])(jnp.stack([u, -u]))

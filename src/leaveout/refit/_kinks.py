@@ -400,10 +400,7 @@ class Conditions:
         rows = self.rows
         x = self.active_fit.full_model.smooth.design.x
         units = np.where(rows.index < active_fit.units, rows.index, 0)[lanes]
-        delta = (
-            np.where(rows.index < active_fit.units, rows.weight - 1, 0.0)[lanes]
-            * anchor.weight[units]
-        )
+        delta = (rows.weight - 1)[lanes] * anchor.weight[units]
         length = linalg.norm(self.center[lanes], axis=1)
         radius = self.radius[lanes]
         slopes, range_ = _slopes(

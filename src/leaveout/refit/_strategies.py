@@ -725,7 +725,7 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> ndarray:
         and fit.quadratic.factor is not None
         and fit.num_params <= max(64, int(rows.num_refits))
     ):
-        delta = np.where(rows.index < fit.objective.num_units, rows.weight - 1.0, 0.0)
+        delta = rows.weight - 1.0
         places = np.minimum(rows.index, fit.objective.num_units - 1)  # δ is zero at padding
         first = -np.array(
             [d @ fit.quadratic.influence[index] for index, d in zip(places, delta, strict=True)]
@@ -805,13 +805,10 @@ def _path(
     """
     ones = jnp.ones(objective.num_units)
     start = ravel(like)
-    delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
+    delta = weight - 1.0
 
     def push(v, index, delta, s):
         return jax.grad(lambda v: objective.perturbation(unravel(v, like), index, s * delta))(v)
-
-    def first_push(args):
-        return jax.jvp(lambda s: push(start, *args, s), (0.0,), (1.0,))[1]
 
     def second_push(args):
         index, delta, direction = args
@@ -820,5 +817,6 @@ def _path(
         return jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1]
 
     if direction is None:
+        first_push = lambda args: jax.jvp(lambda s: push(start, *args, s), (0.0,), (1.0,))[1]
         return jax.lax.map(first_push, (index, delta), batch_size=chunk)
     return jax.lax.map(second_push, (index, delta, direction), batch_size=chunk)

@@ -510,9 +510,8 @@ class LossSlopes:
         objective = self._build(rho, leaves)
         index, weight, held, share, theta, p, q = refit
         scored = jnp.sum(share * held_out(objective, like, index, weight, held)(theta))
-        delta = jnp.where(index < objective.num_units, weight - 1.0, 0.0)
         seen = fold_weights(objective, index, weight)
-        F = lambda v: objective.perturbation(unravel(v, like), index, delta)
+        F = lambda v: objective.perturbation(unravel(v, like), index, weight - 1.0)
         slope = jax.grad(F if objective.local else lambda v: objective.loss(unravel(v, like), seen))
         return scored - p @ sum(jax.jvp(slope, (v,), (q,)))
 

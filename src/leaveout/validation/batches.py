@@ -282,7 +282,7 @@ class PlanBatches:
                 loss_by_unit = scores(fit, all_units, fit.vector[None])[0]
             else:
                 loss_by_unit = unit_losses(fit)
-            if plan.held.all() and plan.lists_every_unit:
+            if plan.held.all() and np.array_equal(plan.index, np.arange(plan.num_units)):
                 return loss_by_unit
             return np.where(plan.held, loss_by_unit[plan.index], np.nan)
         columns = CollectedColumns(plan)

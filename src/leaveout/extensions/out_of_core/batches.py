@@ -97,11 +97,6 @@ class Batches:
             return self.parts[-1].start + self.parts[-1].count
         return 0
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row in a block."""
-        return 8 * (len(self.roles.features) + 4)
-
     def blocks(self, part: FilePart, ones: bool) -> Iterator[RowBlock]:
         """Yield the rows in checked blocks.
 

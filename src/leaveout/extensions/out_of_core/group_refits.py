@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...developer import PerRow, RowFlags, StepResult, silence
+from ...developer import PerRow, RowFlags, silence
 from .pass_runner import PassRunner
 from .passes import LeftOutRows, PassFit, group_names, group_sums, leave_groups, sum_losses
 from .result import Scan
@@ -35,7 +35,10 @@ class GroupRefits(NamedTuple):
 
 def leave_groups_out(run: PassRunner, scan: Scan, anchor: PassFit, rtol: float, audit: int) -> Scan:
     """Leave out every group, refit the open ones, and audit them."""
-    names = run.add_up(group_names, "groups", together=_union)["names"]
+    union = lambda total, part: {
+        "names": np.union1d(total.get("names", part["names"]), part["names"])
+    }
+    names = run.add_up(group_names, "groups", together=union)["names"]
     count = len(names)
     if count < 2:
         raise ValueError(f"scan: groups has {count} label; at least two groups are needed.")
@@ -60,10 +63,6 @@ def leave_groups_out(run: PassRunner, scan: Scan, anchor: PassFit, rtol: float, 
         table.insert(0, "group", labels)
         scan = replace(scan, audit=table)
     return replace(scan, passes=run.passes)
-
-
-def _union(total: StepResult, part: StepResult) -> StepResult:
-    return {"names": np.union1d(total.get("names", part["names"]), part["names"])}
 
 
 @silence("over", "invalid")

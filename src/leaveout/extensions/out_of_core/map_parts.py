@@ -114,7 +114,8 @@ def keep_in_workers(data: Batches, ones: bool) -> Batches:
         return data
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     memory = sum(worker["memory_limit"] or UNLIMITED for worker in workers)
-    if 3 * data.row_bytes * data.count > memory:
+    row_bytes = 8 * (len(data.roles.features) + 4)  # in a block
+    if 3 * row_bytes * data.count > memory:
         return data
     blocks = client.persist(_tasks(data, Pass(list, ones, ()), data.parts))
     parts = tuple(replace(part, rows=rows) for part, rows in zip(data.parts, blocks, strict=True))

@@ -541,10 +541,10 @@ class CRF(AbstractObjective):
         if self.drop == "label":  # of which many share a sequence
             return super().jacobian(theta)
 
-        def unit_gradient(unit: Array) -> Array:
-            # F is linear in each weight
-            return ravel(jax.grad(self.perturbation)(theta, unit[None], jnp.ones(1)))
-
+        # F is linear in each weight
+        unit_gradient = lambda unit: ravel(
+            jax.grad(self.perturbation)(theta, unit[None], jnp.ones(1))
+        )
         return jax.lax.map(unit_gradient, jnp.arange(self.num_units), batch_size=self.costs.lanes)
 
     def subset(self, units: Indices) -> "AbstractObjective | None":
