@@ -81,6 +81,7 @@ from ..validation.target import Target
 from .influence import mean_errors, refit_all
 
 Array = np.ndarray
+ClassRows = Float[Array, "*rows classes"]
 Design = RowCoefficients | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
@@ -1276,13 +1277,13 @@ def _sets(
 
 
 def _score(
-    low: Float[Array, "*rows classes"],
-    high: Float[Array, "*rows classes"],
+    low: ClassRows,
+    high: ClassRows,
     draws: AnyShape,
     *,
     score: Score,
     raps: tuple[float, int],
-) -> Float[Array, "*rows classes"]:
+) -> ClassRows:
     """Bound the score of every class from below, given bounds on the probabilities.
 
     From above, if these are swapped.

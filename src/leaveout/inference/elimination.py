@@ -23,6 +23,8 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from .._runtime import Slow, TwoCounts
 
+Edges = Int[ndarray, "edges 2"]
+
 HOPELESS = 2**40  # entries of one table, beyond which an order is given up
 SMALL_TABLES = 2**22  # entries of all tables, up to which no better order is looked for
 HANDICAP = 10.0  # largest handicap, in edges
@@ -53,7 +55,7 @@ class Clique:
         return self.eliminated_sites + self.separator
 
 
-def neighbours(num_sites: int, edges: Int[ndarray, "edges 2"]) -> Graph:
+def neighbours(num_sites: int, edges: Edges) -> Graph:
     graph: Graph = [set() for _ in range(num_sites)]
     for s, t in edges.tolist():
         graph[s].add(t)
@@ -61,7 +63,7 @@ def neighbours(num_sites: int, edges: Int[ndarray, "edges 2"]) -> Graph:
     return graph
 
 
-def clique_tree(scopes: Scopes, edges: Int[ndarray, "edges 2"], num_states: int) -> list[Clique]:
+def clique_tree(scopes: Scopes, edges: Edges, num_states: int) -> list[Clique]:
     """Cliques, children first, with every potential of a site or edge in the smallest clique that
     holds it.
     """
@@ -260,7 +262,7 @@ def _merge_cliques(scopes: Scopes, num_states: int) -> list[Clique]:
     return cliques
 
 
-def _place(cliques: list[Clique], edges: Int[ndarray, "edges 2"]) -> None:
+def _place(cliques: list[Clique], edges: Edges) -> None:
     """Put every potential into the smallest clique that has its sites."""
     edge_of = {(min(s, t), max(s, t)): number for number, (s, t) in enumerate(edges.tolist())}
     placed = set()

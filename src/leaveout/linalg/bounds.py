@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from .curvature import Curvature
 
 Array = np.ndarray
+PerActive = Float[Array, " active"]
 Vector = Float[Array, " params"]
 Thetas = Float[Array, "... params"]
 
@@ -58,8 +59,8 @@ def gates(limits: Limits, theta: Thetas, kappa: float = 1.0) -> tuple[Thetas, Th
 
 
 def segments(
-    limits: Limits, place: Int[Array, " active"], sign: Float[Array, " active"]
-) -> tuple[Float[Array, " active"], Float[Array, " active"]]:
+    limits: Limits, place: Int[Array, " active"], sign: PerActive
+) -> tuple[PerActive, PerActive]:
     """Ends of the interval in which parameters keep the given signs.
 
     Zero stands for a parameter without a kink.

@@ -21,6 +21,7 @@ from .._runtime import ArrayList, EntryValues, Indices, TwoArrays, TwoCounts, re
 from .curvature import Squares, cholesky
 
 Array = np.ndarray
+LaneColumns = Float[Array, "lanes size columns"]
 
 Entries = Int[Array, " entries"]
 # Stacks of right-hand sides of matrices.
@@ -129,9 +130,7 @@ class FrontalFactor:
     parts: list[TwoArrays]
     logdet: Float[Array, " lanes"]
 
-    def whiten(
-        self, right: Float[Array, "lanes size columns"]
-    ) -> Float[Array, "lanes padded columns"]:
+    def whiten(self, right: LaneColumns) -> Float[Array, "lanes padded columns"]:
         """Compute `L⁻¹ b` for each matrix, in the order of elimination.
 
         A last row stands for padding.
@@ -156,9 +155,7 @@ class FrontalFactor:
                 )
         return solution
 
-    def solve(
-        self, right: Float[Array, "lanes size columns"]
-    ) -> Float[Array, "lanes size columns"]:
+    def solve(self, right: LaneColumns) -> LaneColumns:
         """Compute `A⁻¹ b` for each matrix."""
         lanes, size, width = right.shape
         solution = self.whiten(right)

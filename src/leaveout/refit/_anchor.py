@@ -93,6 +93,8 @@ from ..optimize.least_norm import cut_floor, least_norm
 from ..plans import RefitRows
 
 Array = np.ndarray
+TouchedRows = Float[Array, "*refits touched rank"]
+LaneUnits = Float[Array, "lanes units ..."]
 UnitRows = Float[Array, "units ..."]
 # a fold that keeps less than this share of the information along a direction does not determine it
 SINGULAR_SHARE = 1e-10
@@ -579,25 +581,25 @@ class LinearFitCache:
             rows[chunk] = self.whiten(chunk)
         return DenseDesign(rows), None
 
-    def products(self, directions: Displacements) -> Float[Array, "lanes units ..."]:
+    def products(self, directions: Displacements) -> LaneUnits:
         """Products of all rows with directions of u, in float64."""
         if self.by_whitened_rows:
             return directions @ self.rows.T
         return self.model.design.predictors(directions @ self.root)
 
-    def sums(self, slopes: Float[Array, "lanes units ..."]) -> Displacements:
+    def sums(self, slopes: LaneUnits) -> Displacements:
         """Whitened sums of all rows times slopes, in float64."""
         if self.by_whitened_rows:
             return slopes @ self.rows
         return self.model.design.pull(slopes) @ self.root.T
 
-    def predictor_moves(self, moves: Displacements) -> Float[Array, "lanes units ..."]:
+    def predictor_moves(self, moves: Displacements) -> LaneUnits:
         """Moves of the predictors along moves of u, by products in float32."""
         design, root = self.single
         moves = moves.astype(np.float32)
         return design.predictors(moves if root is None else moves @ root)
 
-    def gradient_of_slopes(self, slopes: Float[Array, "lanes units ..."]) -> Displacements:
+    def gradient_of_slopes(self, slopes: LaneUnits) -> Displacements:
         """Whitened gradient of slopes, by products in float32; sums of very many whitened rows are
         added in float64.
         """
@@ -647,16 +649,14 @@ class LinearFitCache:
             return single_unit + self.rounding.step
         return single_unit * self.rounding.root
 
-    def whiten(self, units: Int[Array, "*refits width"]) -> Float[Array, "*refits touched rank"]:
+    def whiten(self, units: Int[Array, "*refits width"]) -> TouchedRows:
         """Whitened rows of the listed units, one row for each output."""
         z = self.rows[units] if self.is_small else self.model.design.whiten(units, self.root)
         if self.roots is None:
             return z
         return z.reshape(*units.shape[:-1], -1, len(self.root))
 
-    def curvature_rows(
-        self, units: Array, z: Float[Array, "*refits touched rank"]
-    ) -> Float[Array, "*refits touched rank"]:
+    def curvature_rows(self, units: Array, z: TouchedRows) -> TouchedRows:
         """Rows with one curvature each, to which `lost_curvature` applies.
 
         The rows, or Bᵀ times those of a unit, with B Bᵀ = ℓ″.

@@ -41,6 +41,7 @@ from ..linalg import (
     cholesky,
     condition,
     conjugate_gradients,
+    decrements,
     factor_error,
     gaps,
     scale_units,
@@ -215,7 +216,7 @@ def first_look(
     determined = kept_share > 0
     step = np.where(determined[:, None], -metric.solve(gradient, everyone), 0.0)
     noise = anchor.noise * growth / np.sqrt(np.where(determined, kept_share, 1.0))
-    slope = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
+    slope = decrements(-step, gradient) + noise
     balls = anchor.table.ball(slope, kept_share, growth)
     after = np.where(
         determined, balls.after + noise + metric.residual(gradient, step, everyone), np.inf
@@ -431,7 +432,7 @@ def _step(state: CertifiedBatch, lanes: Lanes, last: bool) -> Candidates:
     step = -state.metric.solve(gradient, lanes)
     # at most, in the norm of A⁻¹
     noise = noise / root
-    slope = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
+    slope = decrements(-step, gradient) + noise
     shrinks = slope <= STALL_RATIO * part.slope
     may_take_gaps = (slope <= state.target * np.maximum(state.first[lanes], 1e-300)) | (
         slope <= 2 * noise

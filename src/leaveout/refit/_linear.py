@@ -62,6 +62,7 @@ from ._refit_batch import Rung, climb, join, take
 from ._single_rows import PRODUCTS, OneRow, RowSteps, candidates, one_row, take_row_steps
 
 Array = np.ndarray
+ListedOutputs = Float[Array, "refits width ..."]
 COSTLY_OPERATIONS = (
     # operations that Hessians, or gradients, of the refits of a plan may cost before they are
     # estimated instead
@@ -147,7 +148,7 @@ Enough = Callable[[Lanes | slice, EnclosureLook], Flags]
 class EnclosedRefits(NamedTuple):
     """Result of a batch: held predictors with errors, codes, proofs, and the raveled θ."""
 
-    center: Float[Array, "refits width ..."]
+    center: ListedOutputs
     half: ListedValues
     result: RefitNumbers
     proved: RefitFlags
@@ -270,7 +271,7 @@ class RowBatch:
     allowed: Array | None
     budget: float
     dear: float
-    center: Float[Array, "refits width ..."]
+    center: ListedOutputs
     half: ListedValues
     open: Flags
     unseen: Flags
@@ -800,7 +801,7 @@ def losses(fit: Fit, rows: RefitRows, eta: Array) -> ListedValues:
     return out
 
 
-def predictors_at(fit: Fit, rows: RefitRows, u: Displacements) -> Float[Array, "refits width ..."]:
+def predictors_at(fit: Fit, rows: RefitRows, u: Displacements) -> ListedOutputs:
     """Predictors of the listed units at displacements."""
     anchor = linear_cache(fit)
     return anchor.model.unit_predictors(

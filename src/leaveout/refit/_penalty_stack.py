@@ -56,6 +56,7 @@ from ._single_rows import (
 )
 
 Array = np.ndarray
+PenaltyUnits = Float[Array, "penalties units"]
 PenaltyRefits = Float[Array, "penalties refits"]
 PerPenalty = Float[Array, " penalties"]
 # operations that gradients may cost before single rows are estimated
@@ -193,7 +194,7 @@ class Stack:
         )
         return self.anchors[k]
 
-    def _extents(self) -> tuple[Float[Array, "penalties units"], Float[Array, "penalties units"]]:
+    def _extents(self) -> tuple[PenaltyUnits, PenaltyUnits]:
         """Norms ‖x‖ in every H⁻¹, and their squares."""
         n, p = self.design.shape
         count = len(self.theta)
@@ -208,7 +209,7 @@ class Stack:
             [part.size for part in parts]
         )
 
-    def spread_to_lanes(self, part: Float[Array, "penalties units"]) -> PerLane:
+    def spread_to_lanes(self, part: PenaltyUnits) -> PerLane:
         """Spread one number a unit to the lanes."""
         return np.ravel(part if self.in_order else part[:, self.leaving.unit])
 

@@ -65,6 +65,7 @@ from ..plans import RefitRows
 from ._refit_batch import CommonError, RefitBatch, join
 
 Array = np.ndarray
+PerSelected = Float[Array, " selected"]
 ParamLanes = Float[Array, "params lanes"]
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 # largest and smallest residual of a step's solve, relative to the gradient
@@ -359,7 +360,7 @@ class LeftOut(NamedTuple):
     """Rows that lose some of their weight."""
 
     units: Selection
-    weight: Float[Array, " selected"]  # what they lose
+    weight: PerSelected  # what they lose
 
 
 class ProbedLeverages(NamedTuple):
@@ -376,8 +377,8 @@ class ProbedLeverages(NamedTuple):
     without: Float[Array, "groups units"]
     spread: PerUnit
     known_units: Selection
-    exact: Float[Array, " selected"]
-    unsure: Float[Array, " selected"]
+    exact: PerSelected
+    unsure: PerSelected
     step_curvature: float
     error_factor: float
     distance_left: float

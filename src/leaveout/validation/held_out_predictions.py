@@ -53,6 +53,7 @@ from .standard_errors import (
 )
 
 Array = np.ndarray
+ScoredValues = Float[Array, "scored ..."]
 
 Average = Literal["pooled", "fold", "repeat"]
 # rows of a fold up to which areas are computed fold by fold, if each fold has every class
@@ -109,8 +110,8 @@ class Predictions:
 
     plan: Plan
     kind: str
-    values: Float[Array, "scored ..."]
-    errors: Float[Array, "scored ..."]
+    values: ScoredValues
+    errors: ScoredValues
     missing: Bool[Array, " refits"]
 
     @property
@@ -118,9 +119,7 @@ class Predictions:
         """Mark the predictions that exist."""
         return np.asarray(np.isfinite(self.values).reshape(len(self.values), -1).all(-1))
 
-    def per_unit(
-        self, values: Float[Array, "scored ..."] | None = None
-    ) -> Float[Array, "units ..."]:
+    def per_unit(self, values: ScoredValues | None = None) -> Float[Array, "units ..."]:
         """Average the predictions of each unit, or other values beside them, over its refits.
 
         NaN without any.

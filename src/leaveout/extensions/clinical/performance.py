@@ -68,6 +68,7 @@ from ...developer import (
 )
 
 Array = np.ndarray
+PerPoint = Float[Array, " points"]
 Points = Float[Array, "refits rows"]
 PerRefit = Float[Array, " refits"]
 Measures = dict[str, PerRefit]
@@ -422,7 +423,7 @@ def curve(
     eta: PerRow,
     y: PerRow,
     w: PerRow,
-    grid: Float[Array, " points"],
+    grid: PerPoint,
     smoother: str,
     linear: bool,
     label: Any = None,
@@ -446,9 +447,7 @@ def curve(
     return inverse_link(np.stack([middle, middle - half, middle + half]))
 
 
-def lowess_curve(
-    p: PerRow, y: PerRow, w: PerRow, grid: Float[Array, " points"]
-) -> Float[Array, " points"]:
+def lowess_curve(p: PerRow, y: PerRow, w: PerRow, grid: PerPoint) -> PerPoint:
     """Compute R's `lowess(p, y, f = 2/3, iter = 0)`, linearly between the rows, NaN outside or
     where weights are not whole.
 

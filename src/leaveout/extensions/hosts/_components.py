@@ -53,6 +53,8 @@ from ...developer import (
 from ...models import Parameters, Units
 
 Array = np.ndarray
+LaneWeights = Float[Array, "lanes features targets"]
+LaneFeatures = Float[Array, "lanes features"]
 # share of a column's squares below which those of a fold have lost digits, and are summed over its
 # rows
 LOST_SPREAD = 1e-4
@@ -80,11 +82,11 @@ class Moments(NamedTuple):
     """
 
     total: PerLane
-    mean: tuple[Float[Array, "lanes features"], Float[Array, "lanes targets"]]
-    cross: Float[Array, "lanes features targets"]
+    mean: tuple[LaneFeatures, Float[Array, "lanes targets"]]
+    cross: LaneWeights
     times: ArrayFunction
     formed: Callable[[], Float[Array, "lanes features features"]]
-    squares: tuple[Float[Array, "lanes features"], Float[Array, "lanes targets"]]
+    squares: tuple[LaneFeatures, Float[Array, "lanes targets"]]
     rows: Float[Array, "rows features"] | None = None
 
 
@@ -118,9 +120,7 @@ class AbstractComponents(AbstractSolved):
         targets = () if self.flat else np.shape(y)[1:]
         self.y = as_stored(column(caller, "y", y, len(rows), targets).reshape(len(rows), -1))
 
-    def directions(
-        self, moments: Moments, scale: Float[Array, "lanes features"]
-    ) -> Float[Array, "lanes features targets"]:
+    def directions(self, moments: Moments, scale: LaneFeatures) -> LaneWeights:
         """Coefficients of a batch of folds, of columns times `scale`, whose C is given.
 
         S is that of the columns.
@@ -332,7 +332,7 @@ class PartialLeastSquares(AbstractComponents):
             loadings.append(loading)
         return coef
 
-    def _weights(self, cross: Float[Array, "lanes features targets"], floor: PerLane) -> Array:
+    def _weights(self, cross: LaneWeights, floor: PerLane) -> Array:
         """Leading left singular vector of C by the power method, from the first target that is
         left; zero if none is.
         """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...developer import PerRow, RowFlags, silence
+from ...developer import PerRow, RowFlags, decrements, silence
 from .pass_runner import PassRunner
 from .passes import LeftOutRows, PassFit, group_names, group_sums, leave_groups, sum_losses
 from .result import Scan
@@ -79,7 +79,7 @@ def _step(run: PassRunner, anchor: PassFit, names: Array) -> GroupRefits:
     share = np.where(determined, np.minimum(least - off, 1.0), 1.0)
     u = -np.linalg.solve(hessian, gradient[..., None])[..., 0]
     noise = 4 * anchor.noise / np.sqrt(share)
-    length = np.sqrt(np.maximum(-np.sum(gradient * u, 1), 0.0)) + noise
+    length = decrements(-u, gradient) + noise
     after = anchor.table.ball(length, share, np.ones(len(u))).after
     after = after + noise + 2 * off * np.linalg.norm(u, axis=1) / np.sqrt(share)
     radius = np.where(determined, after / np.sqrt(share), np.nan)

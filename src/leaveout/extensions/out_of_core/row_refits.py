@@ -17,6 +17,7 @@ from ...developer import (
     RowFlags,
     RowNumbers,
     change,
+    decrements,
     silence,
 )
 from .pass_runner import PassRunner
@@ -152,7 +153,7 @@ def _refit(run: PassRunner, anchor: PassFit, rows: LeftOutRows) -> tuple[PerRow,
         gradient = (totals["gradient"] + theta @ run.penalty) @ anchor.root.T
         step = -solved(gradient)
         noise = 4 * anchor.noise / np.sqrt(share)
-        length = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
+        length = decrements(-step, gradient) + noise
         ball = anchor.table.ball(length, share, grown, linalg.norm(u, axis=1))
         going = determined & (np.isfinite(ball.after) | (length < 0.5 * before))
         u = np.where(going[:, None], u + step, u)
@@ -206,7 +207,7 @@ def by_newton(
         hessian[~good], least = np.eye(len(anchor.theta)), np.where(good, least, 1.0)
         step = -linalg.solve(hessian, gradient[..., None])[..., 0]
         noise = 4 * anchor.noise / np.sqrt(least)
-        length = np.sqrt(np.maximum(-np.sum(gradient * step, 1), 0.0)) + noise
+        length = decrements(-step, gradient) + noise
         relative_change = scale * length / np.sqrt(least)
         share = np.expm1(np.minimum(2 * relative_change, 1.0))
         contracts = good & (share < 0.5)

@@ -44,6 +44,7 @@ from ...data import (
 from .responses import ResponseRows
 
 Array = np.ndarray
+FreeValues = Float[Array, "... free"]
 
 
 class Bar(NamedTuple):
@@ -87,15 +88,13 @@ class GroupingFactor:
     def q(self) -> int:
         return len(self.columns)
 
-    def root(self, free: Float[Array, "... free"]) -> Float[Array, "... effects effects"]:
+    def root(self, free: FreeValues) -> Float[Array, "... effects effects"]:
         """Λ."""
         out = np.zeros((*free.shape[:-1], self.q, self.q))
         out[..., self.row, self.column] = free
         return out
 
-    def rotate(
-        self, free: Float[Array, "... free"], design: Array
-    ) -> Float[Array, "effects ... rows"]:
+    def rotate(self, free: FreeValues, design: Array) -> Float[Array, "effects ... rows"]:
         """Compute Λᵀz of rows `[effects, rows]`."""
         out = np.zeros((self.q, *free.shape[:-1], design.shape[-1]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
@@ -134,9 +133,7 @@ class GroupingFactor:
         )
         return information.sum(0)
 
-    def covariance(
-        self, free: Float[Array, "... free"], unit: float
-    ) -> Float[Array, "... effects effects"]:
+    def covariance(self, free: FreeValues, unit: float) -> Float[Array, "... effects effects"]:
         """Covariance of the effects, in units of the given columns."""
         root = self.root(free) * (self.scale * unit)[:, None]
         return root @ root.swapaxes(-1, -2)

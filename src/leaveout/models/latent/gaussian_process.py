@@ -60,6 +60,8 @@ from ..glm import new_rows
 from .base import jacobian_by_differences
 
 Array = np.ndarray
+PlaceSets = Float[Array, "places sets"]
+PlaceMatrices = Float[Array, "places rows rows"]
 PlaceRows = Float[Array, "places rows"]
 
 
@@ -118,7 +120,7 @@ class ProcessFactor(NamedTuple):
             np.einsum("pii->pi", self.factor)[:, :-1]
         )
 
-    def inverse(self) -> tuple[Float[Array, "places rows rows"], PlaceRows]:
+    def inverse(self) -> tuple[PlaceMatrices, PlaceRows]:
         """Return M⁻¹ and β."""
         triangles = [scipy.linalg.lapack.dpotri(factor[:-1, :-1].T)[0].T for factor in self.factor]
         inverse = np.reshape(triangles, (*self.S.shape, self.S.shape[1]))
@@ -409,9 +411,7 @@ class GaussianProcess(AbstractClosedForm):
         finite = np.isfinite(value)
         return np.where(finite, value, np.inf), np.where(finite[:, None], slope, 0.0)
 
-    def values(
-        self, theta: Points, weights: Float[Array, "sets units"]
-    ) -> Float[Array, "places sets"]:
+    def values(self, theta: Points, weights: Float[Array, "sets units"]) -> PlaceSets:
         # one factor at each θ gives F of all sets of rows that are seen
         seen = np.asarray(weights) > 0
         if not np.array_equal(seen, weights):
@@ -431,9 +431,7 @@ class GaussianProcess(AbstractClosedForm):
             values = values + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
         return np.fmin(values, np.inf)
 
-    def _without(
-        self, theta: Points, seen: Bool[Array, "sets rows"]
-    ) -> Float[Array, "places sets"]:
+    def _without(self, theta: Points, seen: Bool[Array, "sets rows"]) -> PlaceSets:
         """Compute ½ βᵀβ̃ + ½ log|M| of some sets of rows, from that of all rows and blocks of
         M⁻¹.
         """
@@ -448,7 +446,7 @@ class GaussianProcess(AbstractClosedForm):
                 values[:, chunk] -= _eliminate(inverse, beta, first[chunk, :count])
         return values
 
-    def _covariance(self, theta: Points, factor: ProcessFactor) -> Float[Array, "places rows rows"]:
+    def _covariance(self, theta: Points, factor: ProcessFactor) -> PlaceMatrices:
         """Covariance of f."""
         correlation = np.zeros((len(theta), self.num_units, self.num_units))
         correlation.reshape(len(correlation), self.num_units**2)[:, self._below] = factor.k
@@ -569,10 +567,10 @@ class GaussianProcess(AbstractClosedForm):
 
 
 def _eliminate(
-    inverse: Float[Array, "places rows rows"],
+    inverse: PlaceMatrices,
     beta: PlaceRows,
     index: Int[Array, "sets width"],
-) -> Float[Array, "places sets"]:
+) -> PlaceSets:
     """Compute ½ βᵀB⁻¹β − ½ log|B| with B a block of M⁻¹ and β a part, for each set of rows, one row
     after the other.
     """

@@ -59,6 +59,7 @@ from .modes import MODE_ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows
 
 Array = np.ndarray
+EntriesOfLanes = Float[Array, "lanes entries"]
 LaneEffects = Float[Array, "lanes size"]
 
 Lanes = Float[Array, " lanes"]
@@ -112,7 +113,7 @@ class Solver:
         return solution - self.edge @ (self.edge.swapaxes(1, 2) @ right)
 
     @cached_property
-    def entries(self) -> Float[Array, "lanes entries"]:
+    def entries(self) -> EntriesOfLanes:
         """Entries of G in the pattern."""
         entries = self.factor.inverse
         nonzeros = self.factor.pattern
@@ -340,7 +341,7 @@ class Latent:
         """Aᵀ r."""
         return (self.incidence.gather @ np.concatenate(list(refits.loadings * r), -1).T).T
 
-    def gram(self, refits: LatentRefits, curvature: Rows) -> Float[Array, "lanes entries"]:
+    def gram(self, refits: LatentRefits, curvature: Rows) -> EntriesOfLanes:
         """Aᵀ diag(r) A."""
         a = refits.loadings
         products = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], -1)
@@ -353,7 +354,7 @@ class Latent:
             columns[0, index[rows], np.arange(len(rows))] = loadings[0, rows]
         return columns
 
-    def solver(self, values: Float[Array, "lanes entries"]) -> Solver:
+    def solver(self, values: EntriesOfLanes) -> Solver:
         """Factorise a batch of matrices."""
         return Solver(self.incidence.pattern.factor(values), self.field.constraint)
 

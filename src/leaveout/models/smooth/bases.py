@@ -32,6 +32,8 @@ from ...data import codes
 from ...plans import adjacency, read_edges
 
 Array = np.ndarray
+Coordinates = Float[Array, "rows axes"]
+Square = Float[Array, "size size"]
 Design = Float[Array, "rows size"]
 MAX_DENSE_POINTS = 400  # points up to which all eigenvectors of a kernel are found
 MAX_KERNEL_POINTS = 2000  # largest number of points of a thin-plate kernel; more are thinned
@@ -45,7 +47,7 @@ class Basis:
     """
 
     design: Callable[..., Design]
-    penalties: tuple[Float[Array, "size size"], ...]
+    penalties: tuple[Square, ...]
 
 
 def spread(caller: str, x: PerRow, k: int) -> Float[Array, " knots"]:
@@ -111,7 +113,7 @@ def b_splines(caller: str, x: PerRow, k: int) -> Basis:
     return Basis(partial(_straight, spline, low, high), (differences.T @ differences,))
 
 
-def thin_plate(caller: str, x: Float[Array, "rows axes"], k: int) -> Basis:
+def thin_plate(caller: str, x: Coordinates, k: int) -> Basis:
     """Build a thin-plate basis from the k leading eigenvectors U D Uᵀ of the kernel at the data's
     points.
     """
@@ -156,9 +158,7 @@ def _thin(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
     ]
 
 
-def _plate(
-    points: Array, inner: Array, center: Array, scale: float, x: Float[Array, "rows axes"]
-) -> Array:
+def _plate(points: Array, inner: Array, center: Array, scale: float, x: Coordinates) -> Array:
     standard = (x - center) / scale
     kernel_block = 2**21  # entries of a kernel that are computed at a time
     pieces = np.array_split(standard, -(-len(standard) * len(points) // kernel_block))
@@ -166,9 +166,7 @@ def _plate(
     return np.hstack([values, np.ones((len(standard), 1)), standard])
 
 
-def _kernel(
-    x: Float[Array, "rows axes"], points: Float[Array, "points axes"]
-) -> Float[Array, "rows points"]:
+def _kernel(x: Coordinates, points: Float[Array, "points axes"]) -> Float[Array, "rows points"]:
     r = scipy.spatial.distance.cdist(x, points)
     d = x.shape[1]
     if d == 2:
@@ -257,7 +255,7 @@ def summing_to_zero(design: Design) -> Float[Array, "size fewer"]:
     return linalg.qr(design.sum(0)[:, None], mode="complete")[0][:, 1:]
 
 
-def diagonalise_roughness(basis: Basis) -> Float[Array, "size size"]:
+def diagonalise_roughness(basis: Basis) -> Square:
     """Return the eigenvectors of the penalty on roughness.
 
     In this basis H stays well conditioned under a heavy penalty, once its diagonal is scaled.
@@ -282,7 +280,7 @@ def scale_basis(basis: Basis, design: Design) -> tuple[Basis, Design]:
     ), design
 
 
-def against(penalty: Float[Array, "size size"], weighed: Design) -> Float[Array, " seen"]:
+def against(penalty: Square, weighed: Design) -> Float[Array, " seen"]:
     """Compute the curvature of a penalty relative to that of the rows, where both determine
     directions, in rising order.
     """

@@ -101,6 +101,7 @@ from .partial_likelihood import (
 )
 
 Array = np.ndarray
+TimeNumbers = Int[Array, " times"]
 
 # largest r/A at which logarithms are expanded; it may double as θ changes
 LOG_EXPANSION_BOUND = 1 / 64
@@ -189,12 +190,12 @@ class Cox(AbstractClosedForm):
     time: PerUnit
     order: UnitNumbers  # by stratum, then from the latest time to the earliest
     # in that order, the beginning of the stratum of each time of events
-    first: Int[Array, " times"]
-    last: Int[Array, " times"]  # in that order, the end of the units at risk
+    first: TimeNumbers
+    last: TimeNumbers  # in that order, the end of the units at risk
     # number of the time at which a unit dies; the number of times if it does not
     group: UnitNumbers
     dead: Int[Array, " deaths"]  # units that die, by time
-    begin: Int[Array, " times"]  # the beginning of each time among these
+    begin: TimeNumbers  # the beginning of each time among these
     # with entry times, the range of times at which each unit is at risk
     spans: Int[Array, "2 units"] | None
     penalty: penalties.AbstractPenalty
