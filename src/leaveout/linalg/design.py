@@ -32,6 +32,7 @@ from .._runtime import (
 from .group_norms import Norms
 
 Array = np.ndarray
+RowNorms = Float[Array, "*rows"]
 PerUnit = Float[Array, " units"]
 PerOutput = Float[Array, "... outputs"]
 RefitPoints = Float[Array, "refits params"]
@@ -50,18 +51,18 @@ class Loss(Protocol):
     """Convex loss of a unit's linear predictors, in NumPy."""
 
     @property
-    def self_concordance(self) -> float | Float[Array, "*rows"] | None:
+    def self_concordance(self) -> float | RowNorms | None:
         """Constant M of |ℓ‴| ≤ M ℓ″, or None.
 
         For several outputs M of |∇³ℓ[s, v, v]| ≤ M (max s − min s) ∇²ℓ[v, v].
         """
 
     @property
-    def fourth(self) -> float | Float[Array, "*rows"] | None:
+    def fourth(self) -> float | RowNorms | None:
         """Constant K of |ℓ⁗| ≤ K ℓ″ for one output, or None."""
 
     @property
-    def ceiling(self) -> float | Float[Array, "*rows"]:
+    def ceiling(self) -> float | RowNorms:
         """Upper bound of ℓ″."""
 
     def peak(self, y: Array) -> Array | None:

@@ -151,3 +151,29 @@ def test_what_are_no_groups(tmp_path):
             parquet(tmp_path, table().assign(shop=SHOPS)), "y", "logistic", RIDGE, groups="shop"
         ).parameters
     )
+
+
+@pytest.mark.parametrize("every", [2, 80, 250])
+def test_a_number_and_its_text_are_not_one_group(every):
+    """Side by side in a block, and in blocks or parts of one type each."""
+    frame = table()
+    text = np.arange(N) // every % 2 == 1
+    labels = np.array(
+        [str(k) if is_text else k for k, is_text in zip(SHOPS, text, strict=True)], object
+    )
+    with pytest.raises(ValueError, match=r"scan: .*groups .* type"):
+        lo.scan(frame[NAMES].to_numpy(), frame.y.to_numpy(), "squared", groups=labels)
+
+
+def test_numbers_in_a_column_of_objects_are_numbers():
+    frame = table()
+    ask = (frame[NAMES].to_numpy(), frame.y.to_numpy(), "squared", RIDGE)
+    found, want = (lo.scan(*ask, groups=groups) for groups in (SHOPS.astype(object), SHOPS))
+    assert found.groups.tolist() == want.groups.tolist() and found.mean == want.mean
+
+
+def test_masked_labels_are_missing():
+    frame = table()
+    masked = np.ma.array(SHOPS, mask=np.arange(N) == 7)
+    with pytest.raises(ValueError, match=r"the group in row 7 .* is missing"):
+        lo.scan(frame[NAMES].to_numpy(), frame.y.to_numpy(), "squared", groups=masked)

@@ -16,8 +16,10 @@ from ... import GLM, Fit
 from ...developer import Array, TwoTexts, jax, jnp, jspecial, match_labels
 from ._fit_at_host import fit_at_host, is_repeated, kind_of_host
 
+Scalar = Float[Array, ""]
 
-def softplus_poisson(eta: Float[Array, ""], y: Float[Array, ""]) -> Float[Array, ""]:
+
+def softplus_poisson(eta: Scalar, y: Scalar) -> Scalar:
     """Compute the Poisson loss of the mean log(1 + e^η)."""
     mean = jax.nn.softplus(eta)
     return mean - y * jnp.log(mean) + jspecial.gammaln(y + 1)

@@ -123,8 +123,16 @@ class Batches:
                         f"scan: the group in {self.where(part, row)} is missing; give it a name, or drop such rows."
                     )
                 if labels.dtype == object:
-                    labels = labels.astype(str)
-            vector_by_name = {
+                    kinds = {type(label).__name__ for label in labels}
+                    if len(kinds) > 1:
+                        raise ValueError(
+                            f"scan: the groups of {self.where(part, start)} are of several types, {', '.join(sorted(kinds))}; "
+                            "make them one, as by .astype(str)."
+                        )
+                    if not isinstance(labels[0], int | float | np.number):
+                        labels = map(str, labels)
+                    labels = np.array([*labels])
+            vector_by_name: dict[Any, Array] = {
                 name: vector.astype(float)
                 for name, vector in zip(self.roles.vectors, vectors, strict=False)
             }
@@ -133,19 +141,13 @@ class Batches:
                 *((vector_by_name[name][:, None], (name,)) for name in vector_by_name),
             ):
                 self._check(part, start, array, names)
-            weight, offset = (
-                None if name is None else vector_by_name[name]
-                for name in (self.roles.weight, self.roles.offset)
-            )
-            if weight is not None and (weight < 0).any():
+            weight = vector_by_name.get(self.roles.weight, np.ones(len(x)))
+            offset = vector_by_name.get(self.roles.offset, np.zeros(len(x)))
+            if (weight < 0).any():
                 row = int(np.argmax(weight < 0))
                 raise ValueError(
                     f"scan: the weight {weight[row]:g} in {self.where(part, start + row)} is below zero."
                 )
-            if weight is None:
-                weight = np.ones(len(x))
-            if offset is None:
-                offset = np.zeros(len(x))
             y = vector_by_name[self.roles.target]
             yield RowBlock(start, design, y, weight, offset, labels)
             start += len(x)
@@ -467,6 +469,8 @@ def _of_arrays(x: Array, y, weight, offset, groups) -> Batches:
         if is_mapped(part):
             vectors[name] = part
         elif name == "groups":
+            if np.ma.is_masked(part):
+                part = pd.Series(part)
             vectors[name] = np.asarray(part)
         else:
             vectors[name] = numbers("scan", name, part)

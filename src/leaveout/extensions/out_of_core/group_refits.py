@@ -13,7 +13,15 @@ import numpy as np
 
 from ...developer import PerRow, RowFlags, decrements, silence
 from .pass_runner import PassRunner
-from .passes import LeftOutRows, PassFit, group_names, group_sums, leave_groups, sum_losses
+from .passes import (
+    LeftOutRows,
+    PassFit,
+    each_once,
+    group_names,
+    group_sums,
+    leave_groups,
+    sum_losses,
+)
 from .result import Scan
 from .row_refits import MAX_FAR_REFITS, audit_table, by_newton, choose
 
@@ -35,9 +43,7 @@ class GroupRefits(NamedTuple):
 
 def leave_groups_out(run: PassRunner, scan: Scan, anchor: PassFit, rtol: float, audit: int) -> Scan:
     """Leave out every group, refit the open ones, and audit them."""
-    union = lambda total, part: {
-        "names": np.union1d(total.get("names", part["names"]), part["names"])
-    }
+    union = lambda total, part: {"names": each_once([*total.values(), *part.values()])}
     names = run.add_up(group_names, "groups", together=union)["names"]
     count = len(names)
     if count < 2:

@@ -328,7 +328,20 @@ def weighted_gradients(
 def group_names(blocks: Iterator[RowBlock], loss: Loss) -> Sums:
     """List the groups of some rows."""
     del loss
-    return {"names": np.unique(np.concatenate([block.labels for block in blocks]))}
+    return {"names": each_once([block.labels for block in blocks])}
+
+
+def each_once(labels: list[Array]) -> Array:
+    """Join labels, each once.
+
+    ValueError if some are numbers and others text, of which 1 and "1" would be one.
+    """
+    kinds = {part.dtype.kind in "iuf" or part.dtype.kind for part in labels}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"scan: groups are {labels[0].dtype} in some rows and {labels[-1].dtype} in others; write them as one type."
+        )
+    return np.unique(np.concatenate(labels))
 
 
 @float64

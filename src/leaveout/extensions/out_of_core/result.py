@@ -190,7 +190,7 @@ class Scan(PrintedResult):
             ("approximation", self._approximation),
             ("no update", f"{self.no_update:.6g}"),
             ("audit", audit),
-            ("losses", "in memory" if self.folder is None else str(self.folder)),
+            ("losses", str(self.folder or "in memory")),
             ("checks", self._check_text),
         ]
 

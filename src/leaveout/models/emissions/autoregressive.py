@@ -37,6 +37,7 @@ from ._base import (
 from .gaussian import AbstractGaussian, CovarianceKind, centre, squares
 
 Array = np.ndarray
+StateValues = Float[Array, "steps states channels"]
 StepLags = Float[Arrays, "steps lags channels"]
 
 STEPS_AT_A_TIME = 4096  # steps in one product of features
@@ -130,7 +131,7 @@ class AbstractAutoregression(AbstractGaussian):
         self,
         parameters: Parameters,
         past: Float[Array, "steps lags channels"],
-        pull: Float[Array, "steps states channels"],
+        pull: StateValues,
     ) -> NamedArrays:
         """Differentiate `Σ pull · predictions` in the parameters of the predictions."""
 
@@ -297,7 +298,7 @@ class Autoregressive(AbstractAutoregression):
         self,
         parameters: Parameters,
         past: Float[Array, "steps lags channels"],
-        pull: Float[Array, "steps states channels"],
+        pull: StateValues,
     ) -> NamedArrays:
         slopes = {"bias": pull.sum(0)}
         if self.lags:
@@ -420,7 +421,7 @@ class NeuralAutoregressive(AbstractAutoregression):
         self,
         parameters: Parameters,
         past: Float[Array, "steps lags channels"],
-        pull: Float[Array, "steps states channels"],
+        pull: StateValues,
     ) -> NamedArrays:
         layer = np.tanh(self._inner(parameters, past))
         inner = np.einsum("tkr,krh->tkh", pull, parameters["output_weights"]) * (1 - layer**2)

@@ -46,6 +46,8 @@ from ...objectives import UnitWeights, as_stored, float64, ravel, unravel
 from ..emissions._base import but_last
 from .hidden import IDLE_STATE_COUNT, AbstractHiddenStates, FieldLabels, Shape, entries
 
+EdgeTables = Float[Array, "edges states states"]
+
 SiteStates = Float[Array, "fields sites states"]
 
 PRECISE = {"gtol": 1e-7}  # options of BFGS in expectation–maximisation
@@ -353,7 +355,7 @@ class AbstractHiddenField(AbstractHiddenStates):
             self.external if self.design is None else self.design @ self.external_of(theta)
         )
 
-    def pairs(self, coupling: Arrays) -> Float[Array, "edges states states"]:
+    def pairs(self, coupling: Arrays) -> EdgeTables:
         """Return φ of every edge."""
         coupling = jnp.asarray(coupling)
         edges = len(self.edges)
@@ -362,7 +364,7 @@ class AbstractHiddenField(AbstractHiddenStates):
             return jnp.broadcast_to(coupling, (edges, K, K))
         return jnp.broadcast_to(coupling, (edges,))[:, None, None] * jnp.eye(K)
 
-    def pair_potentials(self, theta: PyTree) -> Float[Array, "edges states states"]:
+    def pair_potentials(self, theta: PyTree) -> EdgeTables:
         return self.pairs(self.coupling_of(theta))
 
     def densities(self, theta: PyTree, data: PyTree = None) -> SiteStates:
@@ -513,9 +515,7 @@ def smoothed_sites(field: AbstractHiddenField, theta: PyTree, weights: Arrays) -
 
 
 @compile_static
-def expected_pairs(
-    field: AbstractHiddenField, theta: PyTree
-) -> tuple[SiteStates, Float[Array, "edges states states"]]:
+def expected_pairs(field: AbstractHiddenField, theta: PyTree) -> tuple[SiteStates, EdgeTables]:
     """Compute state probabilities, and the expected number of fields with each pair of states at
     each edge.
     """
