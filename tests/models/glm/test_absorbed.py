@@ -238,6 +238,10 @@ def test_bad_calls():
         lo.GLM("y ~ a | state | year", data, "squared")
     with pytest.raises(ValueError, match="one label a row, 192; got 4"):
         lo.GLM("y ~ a", data, "squared", absorb=np.arange(4))
+    for name in ("state", None):  # the second would take the place of the first
+        factors = [data.state.rename(name), data.year.rename(name)]
+        with pytest.raises(ValueError, match="give each a name of its own"):
+            lo.GLM("y ~ a", data, "squared", absorb=factors)
     with pytest.raises(ValueError, match="without a penalty"):
         lo.GLM("y ~ a | state", data, "squared", lo.penalties.Ridge(1.0))
     with pytest.raises(TypeError, match="Regression: effects are absorbed"):

@@ -448,6 +448,11 @@ def _factors(absorb, base):
         table = base.labels.table
         columns = [named_column(table, column, "GLM: absorb") for column in absorb]
         absorb = {getattr(column, "name", k): column for k, column in enumerate(columns)}
+        if len(absorb) < len(columns):
+            raise ValueError(
+                f"GLM: absorb= has {len(columns)} factors of the names {', '.join(map(str, absorb))}; give each a name of its own, "
+                "as in a DataFrame."
+            )
     table = pd.DataFrame(absorb)
     if base.labels.index is not None:
         table = match_labels("GLM", X=pd.Series(0, base.labels.index), absorb=table)[2]
