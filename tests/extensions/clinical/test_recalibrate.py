@@ -192,3 +192,14 @@ def test_levels_of_absorbed_effects_that_leave_are_said():
         fit = lo.fit(lo.GLM("y ~ x | site", data, "logistic"))
     with pytest.raises(ValueError, match="recalibrate: 2 of 60 held-out predictions do not exist"):
         lo.clinical.recalibrate(fit)
+
+
+@pytest.mark.parametrize("method", ["platt", "beta"])
+def test_rows_far_out_have_a_probability_without_a_warning(method):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    fit = lo.fit(lo.GLM(X, (X[:, 0] + rng.normal(size=60) > 0) * 1.0, "logistic"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        far = lo.clinical.recalibrate(fit, method=method).predict([[1e5, 0.0], [-1e5, 0.0]])
+    assert far[0] > 0.99 and far[1] < 0.01

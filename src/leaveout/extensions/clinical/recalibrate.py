@@ -110,7 +110,8 @@ class Learned(PrintedTable):
         predicted = predict(self.fit, X_new, "response", offset=offset)
         if predicted.ndim > 1:
             predicted = predicted.iloc[:, 1]
-        return pd.Series(self.rule(predicted.to_numpy(float)), predicted.index)
+        p = np.clip(predicted.to_numpy(float), LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
+        return pd.Series(self.rule(p), predicted.index)
 
 
 @conventional
