@@ -305,3 +305,20 @@ def test_missing_values_are_filled_inside_the_folds():
     assert "impute(...) learned anew from the rows of each refit" in str(cv)
     whole = lo.fit(lo.GLM("count ~ age + x", data.fillna({"age": data.age.median()}), "squared"))
     np.testing.assert_allclose(whole.parameters["coef"], fit.parameters["coef"])
+
+
+def test_new_levels_and_missing_values_of_new_rows_are_refused():
+    """formulaic takes a level that it has not seen for the first, with a warning."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=40), "sex": ["f", "m"] * 20})
+    table["y"] = table["x"] + (table["sex"] == "m") + rng.normal(size=40)
+    fit = lo.fit(lo.GLM("y ~ x + sex", table, "squared"))
+    estimate = lo.cross_validate(fit, lo.kfold(k=5))
+    new = pd.DataFrame({"x": [0.0, 1.0], "sex": ["f", "other"]})
+    for use in (fit.predict, lambda rows: lo.predict(fit, rows), estimate.target):
+        with pytest.raises(ValueError, match="formula 'y ~ x .*categories outside .*'other'"):
+            use(new)
+        with pytest.raises(ValueError, match="formula 'y ~ x .*`sex` is not present"):
+            use(new[["x"]])
+        with pytest.raises(ValueError, match="`sex` contains null .*data.dropna"):
+            use(new.assign(sex=[None, "m"]))

@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import functools
 import re
+import warnings
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -114,7 +115,7 @@ def reading(caller: str, formula: str) -> Iterator[AnyFunction]:
     """
     try:
         from formulaic import model_matrix
-        from formulaic.errors import FormulaicError
+        from formulaic.errors import DataMismatchWarning, FormulaicError
     except ImportError:
         raise ImportError(
             f"{caller}: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays."
@@ -122,6 +123,7 @@ def reading(caller: str, formula: str) -> Iterator[AnyFunction]:
     try:
         yield model_matrix
     except (
+        DataMismatchWarning,
         FormulaicError,
         AttributeError,
         KeyError,
@@ -133,8 +135,9 @@ def reading(caller: str, formula: str) -> Iterator[AnyFunction]:
         lacking = ""
         if "null values" in str(error):
             lacking = " Leave these rows out, data.dropna(), or fill them in."
+        reason = str(error).partition(" They are being")[0]
         raise ValueError(
-            f"{caller}: formula {formula!r} cannot be read: {error}{lacking}"
+            f"{caller}: formula {formula!r} cannot be read: {reason}{lacking}"
         ) from error
 
 
@@ -267,11 +270,16 @@ def split_outside(text: str, mark: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def new_columns(caller: str, spec: Any, data: Any) -> "pd.DataFrame":
-    """Return the columns of a formula for new rows, without the intercept."""
-    return pd.DataFrame(spec.get_model_matrix(frame_of(caller, data), context=_own_calls())).drop(
-        columns="Intercept", errors="ignore"
-    )
+def new_columns(caller: str, formula: str, spec: Any, data: Any) -> "pd.DataFrame":
+    """Return the columns of a formula for new rows, without the intercept.
+
+    ValueError for levels that the formula's own rows have not, which formulaic takes for the first.
+    """
+    table = frame_of(caller, data)
+    with reading(caller, formula), warnings.catch_warnings():
+        warnings.filterwarnings("error", "Data has categories outside")
+        columns = spec.get_model_matrix(table, context=_own_calls())
+    return pd.DataFrame(columns).drop(columns="Intercept", errors="ignore")
 
 
 class FormulaReader(NamedTuple):
@@ -283,7 +291,7 @@ class FormulaReader(NamedTuple):
     table: "pd.DataFrame"
 
     def __call__(self, data: Any) -> "pd.DataFrame":
-        return new_columns(self.caller, self.spec, data)
+        return new_columns(self.caller, self.formula, self.spec, data)
 
     @property
     def learned(self) -> list[TwoTexts]:

@@ -247,10 +247,10 @@ class Cox(AbstractClosedForm):
                     "Cox: the formula has entry times, or strata, already; give them once."
                 )
             entry, strata = (a if b is None else b for a, b in pairs)
+            reader = functools.partial(new_columns, "Cox", X, survival.spec)
             X = survival.X
             time = survival.time
             event = survival.event
-            reader = functools.partial(new_columns, "Cox", survival.spec)
             table = survival.data
         labels, X, time, event, strata, offset, sample_weight, entry = match_labels(
             "Cox",
