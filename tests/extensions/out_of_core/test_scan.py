@@ -636,3 +636,11 @@ def test_files_of_an_object_store(tmp_path):
     with pytest.raises(ValueError, match="there is no file memory://nowhere/"):
         lo.scan("memory://nowhere/*.parquet", "y")
     store.rm("/shop", recursive=True)
+
+
+def test_masked_features_are_missing():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 2))
+    masked = np.ma.array(X, mask=np.arange(100).reshape(50, 2) == 9)
+    with pytest.raises(ValueError, match="column 'x1' is nan in row 4"):
+        lo.scan(masked, X[:, 0], "squared")

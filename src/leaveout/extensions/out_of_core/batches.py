@@ -246,7 +246,7 @@ class Slice:
         for start in range(0, len(self.x), size):
             chunk = slice(start, start + size)
             yield (
-                np.asarray(self.x[chunk]),
+                numbers("scan", "data", self.x[chunk]),
                 [np.asarray(part[chunk]) for part in self.vectors],
             )
 
