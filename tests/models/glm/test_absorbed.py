@@ -262,3 +262,16 @@ def test_many_levels():
     within = lambda column: column - (np.bincount(level, column) / count)[level]
     rows = np.stack([within(column) for column in X.T], axis=1)
     np.testing.assert_allclose(fit.coef, np.linalg.lstsq(rows, within(y))[0], atol=1e-10)
+
+
+def test_factors_without_a_name_are_no_column_of_new_rows():
+    """The first column of features of an array has no name either."""
+    rng = np.random.default_rng(0)
+    level, X = rng.integers(0, 5, 60), rng.integers(0, 5, (60, 1)) * 1.0
+    y = X[:, 0] + level + rng.standard_normal(60)
+    fit = lo.fit(lo.GLM(X, y, "squared", absorb=level))
+    with pytest.raises(ValueError, match="lacks .'absorb0'"):
+        lo.predict(fit, pd.DataFrame(np.column_stack([X, level])))
+    predicted = lo.predict(fit, pd.DataFrame({"x": X[:, 0], "absorb0": level}))
+    design = np.column_stack([X, level[:, None] == np.arange(5)])
+    np.testing.assert_allclose(predicted, design @ np.linalg.lstsq(design, y)[0], atol=1e-9)

@@ -454,6 +454,8 @@ def _factors(absorb, base):
                 "as in a DataFrame."
             )
     table = pd.DataFrame(absorb)
+    # new rows have them by name, which a number would share with features that have none
+    table.columns = [name if isinstance(name, str) else f"absorb{name}" for name in table.columns]
     if base.labels.index is not None:
         table = match_labels("GLM", X=pd.Series(0, base.labels.index), absorb=table)[2]
     if len(table) != base.num_units:

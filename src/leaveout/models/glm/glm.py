@@ -758,8 +758,9 @@ class GLM(AbstractRegression):
         Fits, refits and standard errors of the coefficients are those with a column for each level,
         at the cost of the coefficients alone. Rows of separated levels get weight zero, with a
         warning: those whose counts are all zero, or whose events are all alike. A row is not scored
-        by a refit in which its level has no effect left. The model is no `GLM` then, has no
-        intercept, and predicts no new rows.
+        by a refit in which its level has no effect left. The model is no `GLM` then, and has no
+        intercept. `lo.predict` takes new rows as a table that has the factors by name; those of an
+        array are absorb0, absorb1, ….
 
     Raises
     ------
