@@ -316,9 +316,9 @@ def test_new_levels_and_missing_values_of_new_rows_are_refused():
     estimate = lo.cross_validate(fit, lo.kfold(k=5))
     new = pd.DataFrame({"x": [0.0, 1.0], "sex": ["f", "other"]})
     for use in (fit.predict, lambda rows: lo.predict(fit, rows), estimate.target):
-        with pytest.raises(ValueError, match="formula 'y ~ x .*categories outside .*'other'"):
+        with pytest.raises(ValueError, match=r"formula 'y ~ x .*categories outside .*'other'"):
             use(new)
-        with pytest.raises(ValueError, match="formula 'y ~ x .*`sex` is not present"):
+        with pytest.raises(ValueError, match=r"formula 'y ~ x .*`sex` is not present"):
             use(new[["x"]])
-        with pytest.raises(ValueError, match="`sex` contains null .*data.dropna"):
+        with pytest.raises(ValueError, match=r"`sex` contains null .*data.dropna"):
             use(new.assign(sex=[None, "m"]))

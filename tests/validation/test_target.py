@@ -389,3 +389,28 @@ def test_constant_columns_do_no_harm():
     for column in ("one", "zero"):
         with pytest.raises(ValueError, match="200 of 200 rows"):
             CV.target(new.assign(**{column: 1.0}), data=data)
+
+
+def margin_data():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.normal(50, 9, 80), "sick": rng.random(80) < 0.5})
+    table["count"] = rng.integers(0, 2, 80)
+    table["y"] = table["age"] / 10 + table["sick"] + rng.normal(size=80)
+    return lo.cross_validate(lo.fit(lo.GLM("y ~ age + sick", table, "squared")), lo.kfold(k=5))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, "old", [1, 2], None])
+def test_a_margin_that_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match="margin of 'age' must be a mean, or shares of levels"):
+        margin_data().target(margins={"age": value})
+
+
+@pytest.mark.parametrize(
+    "margins",
+    [{"sick": {"True": 0.7, "False": 0.3}}, {"count": {0.4: 0.5, 1: 0.5}}],
+    ids=["texts of truth values", "cut to a whole number"],
+)
+def test_shares_of_what_only_a_cast_makes_a_level_are_refused(margins):
+    """Every text is true, and .4 is cut to 0."""
+    with pytest.raises(ValueError, match="scored units have a level without one"):
+        margin_data().target(margins=margins)

@@ -410,12 +410,20 @@ def _read_margins(
     within = np.ones(len(table), bool)
     for name, value in margins.items():
         if not isinstance(value, Mapping) and not is_pandas(value, "Series"):
-            means[name] = float(value)
+            means[name] = np.nan
+            with suppress(TypeError, ValueError):
+                means[name] = float(value)
+            if not np.isfinite(means[name]):
+                raise ValueError(
+                    f"target: the margin of {name!r} must be a mean, or shares of levels; got {value!r}."
+                )
             continue
         levels = _values(table, name)
         shares = pd.Series(value, dtype=float)
         with suppress(ValueError):  # names that are no levels
-            shares.index = shares.index.astype(levels.dtype)
+            index = shares.index.astype(levels.dtype)
+            if all(index == shares.index) or all(index.astype(str) == shares.index.astype(str)):
+                shares.index = index
         unit_share = levels.map(shares).to_numpy(float)
         lacking = scored & np.isnan(unit_share)
         if lacking.any() or not (shares >= 0).all() or abs(shares.sum() - 1) > SHARE_ERROR:

@@ -270,7 +270,7 @@ def test_factors_without_a_name_are_no_column_of_new_rows():
     level, X = rng.integers(0, 5, 60), rng.integers(0, 5, (60, 1)) * 1.0
     y = X[:, 0] + level + rng.standard_normal(60)
     fit = lo.fit(lo.GLM(X, y, "squared", absorb=level))
-    with pytest.raises(ValueError, match="lacks .'absorb0'"):
+    with pytest.raises(ValueError, match=r"lacks .'absorb0'"):
         lo.predict(fit, pd.DataFrame(np.column_stack([X, level])))
     predicted = lo.predict(fit, pd.DataFrame({"x": X[:, 0], "absorb0": level}))
     design = np.column_stack([X, level[:, None] == np.arange(5)])
