@@ -808,3 +808,16 @@ def test_coefficients_of_all_levels_are_not_unique_but_predictions_are(sparse):
     )
     for name in ("split0_test_score", "mean_test_score"):
         np.testing.assert_allclose(ours.cv_results_[name], theirs.cv_results_[name], atol=1e-8)
+
+
+@pytest.mark.parametrize("weights", [None, [np.sqrt(3.0)], np.sqrt(3.0)])
+def test_one_group_of_all_coefficients_shrinks_as_one(weights):
+    """Orthogonal columns: (1 − α√p / ‖Xᵀy‖)₊ Xᵀy / n."""
+    rng = np.random.default_rng(0)
+    X = np.linalg.qr(rng.standard_normal((40, 3)))[0] * np.sqrt(40)
+    y = X @ [1.0, -0.5, 0.2] + rng.standard_normal(40)
+    penalty = lo.penalties.GroupLasso(4.0, ["a"] * 3, weights=weights)
+    fit = lo.fit(lo.GLM(X, y, "squared", penalty, intercept=False))
+    slope = X.T @ y
+    expected = max(0.0, 1 - 4 * np.sqrt(3) / np.linalg.norm(slope)) * slope / 40
+    np.testing.assert_allclose(fit.coef, expected, rtol=1e-8)

@@ -355,7 +355,7 @@ class GroupLasso(AbstractKinked):
         self.member = code == np.arange(len(levels))[:, None]
         if weights is None:
             weights = np.sqrt(size)
-        self.weights = _not_negative("GroupLasso: weights", weights)
+        self.weights = _not_negative("GroupLasso: weights", weights).reshape(-1)
         if self.weights.shape != (len(levels),):
             raise ValueError(
                 f"GroupLasso: weights must be one a group, of {len(levels)}; got shape {self.weights.shape}."
