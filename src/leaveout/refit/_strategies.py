@@ -817,6 +817,8 @@ def _path(
         return jax.jvp(lambda s: jax.jvp(path, (s,), (1.0,))[1], (0.0,), (1.0,))[1]
 
     if direction is None:
-        first_push = lambda args: jax.jvp(lambda s: push(start, *args, s), (0.0,), (1.0,))[1]
+        first_push = lambda args: jax.jvp(
+            lambda s: push(start, args[0], args[1], s), (0.0,), (1.0,)
+        )[1]
         return jax.lax.map(first_push, (index, delta), batch_size=chunk)
     return jax.lax.map(second_push, (index, delta, direction), batch_size=chunk)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from re import search, sub
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -133,9 +133,9 @@ def report(
     ):
         page = _of_several(dict(estimate), title)
     else:
-        results = [estimate]
+        results: list[Any] = [estimate]
         if isinstance(estimate, Mapping):
-            results = estimate.values()
+            results = list(estimate.values())
         kinds = ", ".join(sorted({type(result).__name__ for result in results}))
         raise TypeError(
             f"report: give an Estimate, or several as {{name: estimate}}, or a LeakageReport; got {kinds}."

@@ -129,9 +129,8 @@ class Batches:
                             f"scan: the groups of {self.where(part, start)} are of several types, {', '.join(sorted(kinds))}; "
                             "make them one, as by .astype(str)."
                         )
-                    if not isinstance(labels[0], int | float | np.number):
-                        labels = map(str, labels)
-                    labels = np.array([*labels])
+                    is_number = isinstance(labels[0], int | float | np.number)
+                    labels = np.array(labels.tolist()) if is_number else labels.astype(str)
             vector_by_name: dict[Any, Array] = {
                 name: vector.astype(float)
                 for name, vector in zip(self.roles.vectors, vectors, strict=False)
