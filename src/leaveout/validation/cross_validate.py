@@ -410,11 +410,14 @@ def cross_predict(
     strategy = strategy_of_predictions(fit, plan, strategy)
     predictions = held_out(fit, plan, strategy, kind, checkpoint, bases, judged=error)
     predicted = predictions.per_unit()
-    units = np.unique(plan.scored_units)
+    scored = plan.scored_units
+    # other models may have units that no refit predicts
+    undetermined = predictions.missing[plan.scored_refits] | bool(fit.objective.units.predict_new)
+    units = np.unique(scored[undetermined])
     missing = units[np.isnan(predicted[units]).any(tuple(range(1, predicted.ndim)))]
     if len(missing):
         warn(
-            f"cross_predict: {len(missing)} of {len(units)} held-out predictions are missing, such as that of "
+            f"cross_predict: {len(missing)} of {len(np.unique(scored))} held-out predictions are missing, such as that of "
             f"{plan._unit_names[missing[0]]!s}: the refits without them do not determine them. A penalty does, or, where "
             "groups leave whole, effects of groups that are drawn: lo.Mixed('… + (1 | group)')."
         )
