@@ -451,12 +451,12 @@ def recalibrate(quick: bool, sets: int) -> None:
             for rule, part in frame.groupby("rule", sort=False)
         ]
 
-    for n in sizes:
-        rows += cell(["recalibrate", n], sets, quick, partial(rules, n))
     note = "Mean distance from the true probabilities of 2,000 fresh rows."
     if quick:
         note = f"A quick run, to see that it works; not to be relied upon. {note}"
-    write("recalibrate", {"Recalibrated probabilities.": rows}, note)
+    for n in sizes:
+        rows += cell(["recalibrate", n], sets, quick, partial(rules, n))
+        write("recalibrate", {"Recalibrated probabilities.": rows}, note)
 
 
 def target(quick: bool, sets: int) -> None:
