@@ -179,7 +179,7 @@ def test_sketch_is_an_inverse_from_above_and_saves_products():
         whole = np.asarray(jax.jit(crf.hessian)(jax.tree.map(jnp.asarray, fit.theta), jnp.ones(60)))
         inside = fit.quadratic.whiten(whole) * fit.quadratic.scaling.scale[:, None]
         whole = sketch(F, fit.quadratic.scaling, fit.vector, fit.num_params)
-        np.testing.assert_allclose(whole.about(eye), np.linalg.inv(inside), atol=1e-4)
+        np.testing.assert_allclose(whole.about(eye), np.linalg.inv(inside), atol=2e-4)
         part, most = (
             sketch(F, fit.quadratic.scaling, fit.vector, 15),
             np.linalg.eigvalsh(inside)[-1],
