@@ -1,8 +1,6 @@
 # ruff: noqa: E402
-import contextlib
 import ctypes
 import gc
-import importlib
 import itertools
 import os
 import subprocess
@@ -36,7 +34,6 @@ import jaxtyping
 import numpy as np
 import pytest
 import threadpoolctl
-from jax._src.interpreters import mlir
 from jax._src.lru_cache import LRUCache
 
 from tests import shapes
@@ -47,8 +44,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     threadpoolctl.threadpool_limits(1, "blas")  # of what is loaded, and
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # what will be
 
-TESTS = Path(__file__).resolve().parent
-SOURCE = TESTS.parent / "src" / "leaveout"
+
+SOURCE = Path(__file__).parents[1] / "src" / "leaveout"
 UNSHAPED = {"cli", "out_of_core", "sklearn"}  # extensions whose annotations carry no shapes
 # modules that warn in their caller's name, which the check's own frames would hide, or carry no
 # shapes
@@ -89,22 +86,6 @@ LRUCache._evict_if_needed = lambda folder, **new: (
     evict(folder, **new) if next(SAVED) % 100 == 0 else None
 )
 
-# JAX makes a context for every program that it lowers, which takes it 2 ms, and small programs 20
-# in all. What programs leave behind in a context that they share goes with it
-MAX_LOWERED = 50  # programs that share one
-make_context, LOWERED = mlir.make_ir_context, itertools.count()
-contexts = [make_context()]
-
-
-def shared_context():
-    if next(LOWERED) % MAX_LOWERED == MAX_LOWERED - 1:
-        contexts[0] = make_context()
-    return contexts[0]
-
-
-if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
-    mlir.make_ir_context = shared_context
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem():
@@ -114,26 +95,8 @@ def pytest_pycollect_makeitem():
     return collected
 
 
-def import_from_the_middle(config):
-    """Import the test modules, in an order that begins elsewhere in every worker.
-
-    In a new clone each then makes the byte code of some of them, and finds that of the others:
-    else all would make that of all, at the same time.
-    """
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    if number == 0 or [Path(argument).resolve() for argument in config.args] != [TESTS]:
-        return
-    paths = sorted(TESTS.rglob("test_*.py"))
-    start = number * len(paths) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    for path in paths[start:] + paths[:start]:
-        module = ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
-        with contextlib.suppress(Exception, pytest.skip.Exception):  # collection says why
-            importlib.import_module(module)
-
-
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session):
-    import_from_the_middle(session.config)
+def pytest_collection():
     try:
         return (yield)
     finally:

@@ -103,9 +103,10 @@ def run(code: str, name: str, shared: dict) -> str:
 def test_the_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "reference" in page.parts or page.name == "gallery.md":
-        pytest.importorskip("matplotlib").use("agg")
+        matplotlib = pytest.importorskip("matplotlib")
+        matplotlib.use("agg")
         # a page has more figures than a program should leave open
-        monkeypatch.setitem(sys.modules["matplotlib"].rcParams, "figure.max_open_warning", 0)
+        monkeypatch.setitem(matplotlib.rcParams, "figure.max_open_warning", 0)
     shared: dict = {}
     for block, shown in blocks(page):
         printed = run(block, page.name, shared)
