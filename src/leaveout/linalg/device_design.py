@@ -92,21 +92,21 @@ class Resident(SourcedDesign):
         """Arguments of `_by_block` and `_sum`: the rows, and how they are cut."""
         return self.source, self.ones, self.dtype, self._step
 
+    def _fill(self, out: ndarray, program, function, parts: Arrays) -> ndarray:
+        """Fill an array with what a program of blocks of rows returns for parts."""
+        for chunk in _powers(len(parts)):
+            out[chunk] = jax.device_get(program(function, *self._blocks, parts[chunk]))
+        return out
+
     def _by_block(self, function, parts: Arrays, dtype=float) -> ndarray:
         """Apply a function of a block of rows and of a part to all rows: `[parts, units]`."""
-        out = np.empty((len(parts), len(self)), dtype)
-        for chunk in _powers(len(parts)):
-            out[chunk] = jax.device_get(_by_block(function, *self._blocks, parts[chunk]))
-        return out
+        return self._fill(np.empty((len(parts), len(self)), dtype), _by_block, function, parts)
 
     def _sum(self, function, weight: Arrays, shape: Shape) -> ndarray:
         """Sum a function of blocks of rows and of their weights, `[refits, units]`, over all
         blocks: `[refits, *shape]`.
         """
-        out = np.empty((len(weight), *shape))
-        for chunk in _powers(len(weight)):
-            out[chunk] = jax.device_get(_sum(function, *self._blocks, weight[chunk]))
-        return out
+        return self._fill(np.empty((len(weight), *shape)), _sum, function, weight)
 
     def _select_rows(
         self, units: Int[ndarray, "..."] | slice, columns: Arrays | None, dtype

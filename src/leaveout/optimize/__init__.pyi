@@ -42,6 +42,9 @@ from .newton import (
     LARGE_NUM_PARAMETERS as LARGE_NUM_PARAMETERS,
     minimise as minimise,
 )
+from .null_space import (
+    zero_combinations as zero_combinations,
+)
 from .quadratic import (
     LocalQuadratic as LocalQuadratic,
 )

@@ -35,22 +35,9 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[ndar
     if getattr(objective, "cut", 0.0):
         return _functionals(objective, theta, _cut(objective))
     size = np.asarray(ravel(theta)).size
-    root = _root(objective, size)
-    scale = linalg.norm(root, axis=0)
-    scale[scale == 0] = 1.0
-    # pivot of a repeated column, relative to the largest; float64 gives 1e-15, H resolves 1e-7
-    repeated_column_pivot = 1e-11
-    # pivots root[:, order] = Q [R S; 0 0], where R⁻¹S is short, give orthonormal rows in its null
-    # space
-    triangle, order = scipy.linalg.qr(root / scale, mode="r", pivoting=True)
-    pivots = np.abs(np.diag(triangle))
-    rank = int(np.sum(pivots > repeated_column_pivot * pivots.max(initial=0)))
-    null = np.zeros((size - rank, size))
-    null[:, order[:rank]] = -scipy.linalg.solve_triangular(
-        triangle[:rank, :rank], triangle[:rank, rank:]
-    ).T
-    null[:, order[rank:]] = np.eye(size - rank)
-    null = linalg.qr(null.T)[0].T
+    # float64 gives pivots of 1e-15, H resolves 1e-7
+    combinations, scale = zero_combinations(_root(objective, size), 1e-11)
+    null = linalg.qr(combinations)[0].T
     # a penalty that is not quadratic may be flat far out
     # curvature of a penalty, relative to the largest of a parameter, below which it counts as none
     penalty_curvature_share = 1e-13
@@ -74,6 +61,27 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[ndar
             @ null
         )
     return _functionals(objective, theta, null / scale)
+
+
+def zero_combinations(
+    columns: Float[ndarray, "rows columns"], least_pivot: float
+) -> tuple[Float[ndarray, "columns null"], Float[ndarray, " columns"]]:
+    """Return combinations of columns, scaled to length one, that are zero, and the columns' lengths.
+
+    Columns are repeated if their pivots are at most `least_pivot`, relative to the largest.
+    """
+    scale = linalg.norm(columns, axis=0)
+    scale[scale == 0] = 1.0
+    # columns[:, order] = Q [R S; 0 0], where R⁻¹S is short
+    triangle, order = scipy.linalg.qr(columns / scale, mode="r", pivoting=True)
+    pivots = np.abs(np.diag(triangle))
+    rank = int(np.sum(pivots > least_pivot * pivots.max(initial=0)))
+    combinations = np.zeros((len(scale), len(scale) - rank))
+    combinations[order[:rank]] = -scipy.linalg.solve_triangular(
+        triangle[:rank, :rank], triangle[:rank, rank:]
+    )
+    combinations[order[rank:]] = np.eye(len(scale) - rank)
+    return combinations, scale
 
 
 def _cut(objective) -> Float[ndarray, "flat params"]:

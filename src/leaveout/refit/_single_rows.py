@@ -264,7 +264,7 @@ UNDERFLOW = 1e-30  # more than what sums of scaled products lose below the range
 def promising(anchor: LinearFitCache, look: OneRow) -> RefitFlags:
     """Mark refits whose remainder may be small: rows that lose weight, by short steps."""
     is_bounded = anchor.model.loss.fourth is not None and np.isfinite(anchor.curvature_rate)
-    change = anchor.curvature_rate * look.step_length / np.sqrt(look.kept_share)
+    change = _curvature_change(anchor.curvature_rate, look)
     leaves = look.is_determined & (look.lost_curvature >= 0) & (anchor.norm[look.unit] > 0)
     is_quadratic = is_bounded and anchor.model.norms is None and anchor.model.design.outputs == 1
     return leaves & (change < LONG) & np.isfinite(look.after) & is_quadratic

@@ -269,18 +269,20 @@ def _settle(wide_model: WideModel, rows: RefitRows, start: Points, steps: int) -
     return WideRefit(theta, predict(theta, np.arange(count)), before, first, converged)
 
 
-def exactly(fit: Fit, rows: RefitRows, steps: int = MAX_WIDE_NEWTON_STEPS) -> RefitBatch:
+def _held_losses(wide_model: WideModel, rows: RefitRows, eta: LaneEntries) -> LaneEntries:
+    """Losses of held rows at their predictors, zero where not scored."""
+    y = wide_model.model.y[np.where(rows.index < wide_model.units, rows.index, 0)]
+    return np.where(rows.held, wide_model.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0)
+
+
+def exactly(fit: Fit, rows: RefitRows) -> RefitBatch:
     """Bring refits to their minima, with errors estimated by the change of the last step."""
     wide_model = cast(WideModel, wide(fit))
     products = wide_model.products
-    refits = settle_wide(wide_model, rows, steps=steps)
-    held = np.asarray(rows.held)
-    y = wide_model.model.y[np.where(rows.index < wide_model.units, rows.index, 0)]
-    losses, last = (
-        np.where(held, wide_model.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0)
-        for eta in (refits.center, refits.before)
-    )
-    error = np.abs(losses - last).sum(1) + 1e-12 * np.abs(losses).sum(1)
+    refits = settle_wide(wide_model, rows)
+    losses = _held_losses(wide_model, rows, refits.center)
+    change = losses - _held_losses(wide_model, rows, refits.before)
+    error = np.abs(change).sum(1) + 1e-12 * np.abs(losses).sum(1)
     result = np.where(refits.converged, RESULTS.successful, RESULTS.not_converged)
     ball = lambda: (fit.quadratic.back(refits.theta - wide_model.theta), np.zeros(len(error)))
     return RefitBatch(
@@ -303,9 +305,7 @@ def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
     wide_model = cast(WideModel, wide(fit))
     exact = exactly(fit, rows)
     refits = settle_wide(wide_model, rows, steps=1)
-    held = np.asarray(rows.held)
-    y = wide_model.model.y[np.where(rows.index < wide_model.units, rows.index, 0)]
-    losses = np.where(held, wide_model.model.unit_loss.derivatives(refits.center, y, (0,))[0], 0.0)
+    losses = _held_losses(wide_model, rows, refits.center)
     error = np.abs(losses - exact.scores).sum(1) + exact.error
     return replace(exact, make=lambda: refits.theta, error=error, scores=losses, ball=None)
 

@@ -38,7 +38,7 @@ from .._runtime import (
 )
 from ..data import label_texts
 from ..objectives import PerUnit
-from ..optimize import Fit
+from ..optimize import Fit, zero_combinations
 from ..plans import Plan, RefitRows
 from .held_out_predictions import repeats
 from .scoring import predictions
@@ -569,19 +569,8 @@ def _check_dropped_columns(fit: Fit, plan: Plan) -> str:
         return ""
     null = linalg.qr(fit.quadratic.null_space[:, : len(features)].T)[0]
     centred = np.stack([column - column.mean() for column in features.values()], 1)
-    scale = linalg.norm(centred, axis=0)
-    scale[scale == 0] = 1.0
-    triangle, order = scipy.linalg.qr(centred / scale, mode="r", pivoting=True)
-    pivots = np.abs(np.diag(triangle))
-    repeated_column_pivot = 1e-9  # pivot of a column that the others tell, relative to the largest
-    rank = int(np.sum(pivots > repeated_column_pivot * pivots.max(initial=0.0)))
-    # combinations of columns that are zero, in the units of the columns
-    combinations = np.zeros((len(features), len(features) - rank))
-    combinations[order[:rank]] = -scipy.linalg.solve_triangular(
-        triangle[:rank, :rank], triangle[:rank, rank:]
-    )
-    combinations[order[rank:]] = np.eye(len(features) - rank)
-    combinations = linalg.qr(combinations / scale[:, None])[0]
+    combinations, scale = zero_combinations(centred, 1e-9)
+    combinations = linalg.qr(combinations / scale[:, None])[0]  # in the units of the columns
     # of what the host leaves out beyond these
     share = linalg.norm(null - combinations @ (combinations.T @ null), axis=1)
     # most of a direction of length one

@@ -121,6 +121,7 @@ class AbstractPerformance(abc.ABC):
     weights: UnitWeights
     y: PerRow
     LIMITS: ClassVar[dict[str, TwoNumbers]]
+    kind: ClassVar[str] = "link"  # of predictions
 
     def __init__(self, fit: Fit, are_cases: bool = False):
         self.fit = fit
@@ -134,7 +135,7 @@ class AbstractPerformance(abc.ABC):
 
     def predict(self, theta: RefitPoints, weights: Points) -> Any:
         """Predict every row by each refit, whose weights are given."""
-        return predictions(self.fit, whole(weights), theta, "link")
+        return predictions(self.fit, whole(weights), theta, self.kind)
 
     def bounds(self, name: str) -> TwoNumbers | None:
         """Return the least and largest value of a measure, None if its interval would not cover."""
@@ -507,9 +508,7 @@ class Continuous(AbstractPerformance):
     """Measures of a predicted mean."""
 
     LIMITS: ClassVar = {"R2": (-np.inf, 1.0), "MSE": (0.0, np.inf)}
-
-    def predict(self, theta, weights):
-        return predictions(self.fit, whole(weights), theta, "response")
+    kind = "response"
 
     @silence("all")
     def __call__(self, prediction, weights, seen):
