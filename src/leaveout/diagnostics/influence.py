@@ -279,7 +279,7 @@ class Moves:
         self.objective_change, self.value, self.value_error = (
             refits.get(name) for name in ("others", "value", "value_error")
         )
-        self.u = (self.theta - fit.vector) @ np.asarray(fit.quadratic.factor)
+        self.u = fit.quadratic.back(self.theta - fit.vector)
         self.length, rounding = lengths_of_moves(fit, self.theta - fit.vector)
         self.error = refits["off"] + (rounding + fit_error if fit_proved else 0.0)
 

@@ -71,10 +71,10 @@ def weights_of(
     rows: RefitRows, n: int, lanes: Lanes | slice = slice(None)
 ) -> Float[ndarray, "lanes units"]:
     """Weights of the selected refits over all units, for reading only: they may be the plan's."""
-    weight = np.asarray(rows.weight)[lanes]
+    weight = rows.weight[lanes]
     if weight.shape[1] == n:
         return weight
-    index = np.asarray(rows.index)[lanes]
+    index = rows.index[lanes]
     out = np.ones((len(index), n))
     real = index < n
     out[np.nonzero(real)[0], index[real]] = weight[real]

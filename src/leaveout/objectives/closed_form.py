@@ -596,7 +596,7 @@ class ClosedFormBatch:
         self, theta: Points, lanes: Lanes, kind: str
     ) -> Float[ndarray, "lanes width ..."]:
         """Predict the units of a batch."""
-        index = np.asarray(self.rows.index)
+        index = self.rows.index
         evaluate = lambda points, group: (
             self.objective.predictions(
                 points, self.weights(group), index[group], kind, self._start_states(group)
@@ -638,8 +638,8 @@ class ClosedFormBatch:
 
     def _entries(self, lanes: Lanes) -> tuple[Weights, Entries, Scored, State]:
         """Weights, units, which of these are scored, and states of some refits."""
-        index = np.asarray(self.rows.index)[lanes]
-        held = np.asarray(self.rows.held)[lanes]
+        index = self.rows.index[lanes]
+        held = self.rows.held[lanes]
         return self.weights(lanes), index, held, self._start_states(lanes)
 
     def _by_group(self, evaluate: Callable[..., Sequence[ndarray]], lanes: Lanes, *points: Points):

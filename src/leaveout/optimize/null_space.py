@@ -66,7 +66,7 @@ def unseen_directions(objective: AbstractObjective, theta: PyTree) -> Float[ndar
 def zero_combinations(
     columns: Float[ndarray, "rows columns"], least_pivot: float
 ) -> tuple[Float[ndarray, "columns null"], Float[ndarray, " columns"]]:
-    """Return combinations of columns, scaled to length one, that are zero, and the columns' lengths.
+    """Return combinations of columns of length one that are zero, and the lengths of the columns.
 
     Columns are repeated if their pivots are at most `least_pivot`, relative to the largest.
     """

@@ -70,6 +70,12 @@ class LocalQuadratic(Module):
         return self.whitener
 
     @property
+    def scales(self) -> Vector:
+        """√H_jj with NᵀN in H, where H is formed."""
+        assert self.factor is not None
+        return np.linalg.norm(self.factor, axis=1)
+
+    @property
     def coordinates(self) -> Coordinates:
         """Object that whitens: the quadratic itself if H is formed, else its scaling."""
         if isinstance(self.whitener, Scaling):

@@ -717,17 +717,17 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     eta = model.eta(theta[None])[0]
     (weight,), (kappa,) = model.weigh(np.broadcast_to(1.0, (1, len(model.y))))
     loss, slope, curvature = model.loss.derivatives(eta, model.y, (0, 1, 2))
-    root = np.asarray(fit.quadratic.whitener)
+    root = fit.quadratic.root
     several = model.design.outputs > 1
     shares = model.shares(eta, curvature)
     roots = shares if several else None
     reference = np.ones(len(eta)) if several else curvature
     extents = model.design.extent(root, shares)
-    null = np.asarray(fit.quadratic.null_space)
+    null = fit.quadratic.null_space
     flat = null.T @ null if len(null) else 0.0
     norms = None if model.norms is None else model.norms.times(float(kappa))
     reach = None if norms is None else norms.reach(root)
-    scale = np.sqrt(np.sum(np.asarray(fit.quadratic.factor) ** 2, 1))
+    scale = fit.quadratic.scales
     moves = root
     if several and norms is None and model.design.shifts_apart(model.bending(theta[None])[0]):
         # no refit moves along the others, of which the penalty alone may know
@@ -778,7 +778,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
         length,
         extents.inner,
         flat,
-        root @ np.asarray(fit.gradient),
+        root @ fit.gradient,
         noise,
         rounding,
         curvature_rounding,
@@ -978,7 +978,7 @@ class FoldMetric:
         self.off = np.zeros(count)
         self.hessian: RefitMetric
         self.inverse: RefitMetric
-        units = np.where(np.asarray(rows.index) < anchor.units, rows.index, 0)
+        units = np.where(rows.index < anchor.units, rows.index, 0)
         self.lost_curvature = anchor.lost_curvature(units, -delta)  # curvature that is left out
         narrow = width == 1 or 4 * self.lost_curvature.shape[1] <= rank
         if anchor.model.separate and (

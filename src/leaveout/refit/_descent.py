@@ -272,7 +272,7 @@ class Descent:
             losses = self.F.losses(theta, lanes)
             error = self.metric.change(u, remainder, lanes)
             return candidates._replace(losses=losses, error=error, looked_at=remainder)
-        held = np.asarray(self.rows.held)[lanes]
+        held = self.rows.held[lanes]
         is_finite = np.isfinite(remainder)
         distance = np.where(is_finite, remainder, 0.0)[:, None]
         if self.metric.sketched:

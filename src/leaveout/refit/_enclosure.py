@@ -195,8 +195,8 @@ def first_look(
     The losses may have the `allowed` errors.
     """
     anchor = linear_cache(fit)
-    is_unit = np.asarray(rows.index) < anchor.units
-    delta = np.where(is_unit, np.asarray(rows.weight) - 1.0, 0.0)
+    is_unit = rows.index < anchor.units
+    delta = np.where(is_unit, rows.weight - 1.0, 0.0)
     units = np.where(is_unit, rows.index, 0)
     everyone = np.arange(len(units))
     metric = FoldMetric(anchor, rows, delta)
@@ -273,7 +273,7 @@ def _radius_of_error(
         return np.full(len(units), np.inf)
     with silence("divide", "invalid"):
         terms = np.abs(anchor.slope) * anchor.norm, anchor.slope**2 * anchor.flatness
-        held = np.asarray(rows.held)
+        held = rows.held
         sums, squares = (np.einsum("rk,rk->r", held, part[units]) for part in terms)
         return allowed / np.fmin(sums, np.sqrt(squares))
 
@@ -775,12 +775,12 @@ def _step_by_factors(
     digits += 4 * UNIT * size[:, None] * norm
     # the step is added to u, from which θ comes back by L⁻¹
     step = -np.einsum("rpk,rk->rp", root, whitened)
-    step_rounding = np.abs(step) @ linalg.norm(np.asarray(state.fit.quadratic.factor), axis=1)
+    step_rounding = np.abs(step) @ state.fit.quadratic.scales
     step_rounding *= 2 * (theta.shape[1] + 4) * UNIT * anchor.rounding.root
     digits += step_rounding[:, None] * anchor.length
     # otherwise a full step may lead further away
     is_proved = (balls.after <= 0.5 * balls.distance) & np.isfinite(balls.after)
-    step = np.asarray(state.fit.quadratic.back(step))
+    step = state.fit.quadratic.back(step)
     way, step_share = _take_shares(
         state, way, step, -(decrement**2), SHORTEST[0], _value, is_proved
     )
@@ -827,7 +827,7 @@ def across_metrics(fit: Fit, root: Float[Array, "lanes params rank"]) -> PerLane
     ‖LᵀR‖, and the rounding of H.
     """
     factor = np.asarray(fit.quadratic.factor)
-    scale = np.sqrt(np.sum(factor**2, 1))
+    scale = fit.quadratic.scales
     n, p = linear_cache(fit).model.design.shape
     with silence("over", "invalid", "divide"):  # a refit that diverges
         whitened_root = factor.T @ root
@@ -953,7 +953,7 @@ def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
     length = linalg.norm(way.u, axis=1)
     noise = anchor.rounding.gradient(sums, length) + anchor.noise + anchor.rounding.off * length
     # an estimate counts rounding at its usual size: signs are random, in sums and among their terms
-    scale = np.sqrt(np.sum(np.asarray(state.fit.quadratic.factor) ** 2, 1))
+    scale = state.fit.quadratic.scales
     noise *= linalg.norm(anchor.root * scale) / (anchor.rounding.root * anchor.rounding.rows)
     return gradient, change, noise / np.sqrt(state.metric.kept_share[way.lanes])
 

@@ -105,9 +105,7 @@ class FirstStep:
         self.allowed = allowed
         self.single = self.anchor.model.separate and rows.index.shape[1] == 1
         if self.single:
-            self.row_step = one_row(
-                fit, np.asarray(rows.index)[:, 0], np.asarray(rows.weight)[:, 0]
-            )
+            self.row_step = one_row(fit, rows.index[:, 0], rows.weight[:, 0])
             self.center = self.row_step.center[:, None]
             self.lost_curvature = ~self.row_step.is_determined
         else:
@@ -372,7 +370,7 @@ class RowBatch:
         is_worthwhile = self.allowed is not None or 4 * self.step.fit.num_params > ELEMENTWISE
         if not has_theorem or not is_worthwhile:
             return self.lanes[:0]
-        leaves = np.asarray(self.step.rows.weight)[self.lanes, 0] == 0
+        leaves = self.step.rows.weight[self.lanes, 0] == 0
         leaves &= self.settled_by[self.lanes] != SettledBy.products
         return self.lanes[leaves & self.looks.is_determined[self.lanes]]
 
@@ -739,9 +737,9 @@ def error(
     """
     anchor = linear_cache(fit)
     model = anchor.model
-    scored = np.asarray(rows.held)
+    scored = rows.held
     if scored.shape[1] == 1 and scored.all():
-        y = model.y[span(np.asarray(rows.index)[:, 0])]
+        y = model.y[span(rows.index[:, 0])]
         predictor = center[:, 0]
         return change(
             model.unit_loss,
@@ -785,8 +783,8 @@ def unit_losses(fit: Fit) -> PerUnit:
 def losses(fit: Fit, rows: RefitRows, eta: Array) -> ListedValues:
     """Held-out losses at predictors, zero where not scored."""
     model = linear_cache(fit).model
-    index = np.asarray(rows.index)
-    held = np.asarray(rows.held)
+    index = rows.index
+    held = rows.held
     if index.shape[1] == 1:
         return np.where(
             held,
@@ -805,6 +803,6 @@ def predictors_at(fit: Fit, rows: RefitRows, u: Displacements) -> ListedOutputs:
     """Predictors of the listed units at displacements."""
     anchor = linear_cache(fit)
     return anchor.model.unit_predictors(
-        np.where(np.asarray(rows.index) < anchor.units, rows.index, 0),
+        np.where(rows.index < anchor.units, rows.index, 0),
         anchor.theta + u @ anchor.root,
     )

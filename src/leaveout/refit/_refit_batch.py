@@ -173,7 +173,8 @@ def distances(fit: Fit, batch: RefitBatch, theta: RefitPoints) -> tuple[PerRefit
         proved = nowhere
     else:
         anchor = linear_cache(fit)
-        size = np.abs(theta) @ _scale(fit) + np.abs(center) @ (np.abs(anchor.root) @ _scale(fit))
+        scales = fit.quadratic.scales
+        size = np.abs(theta) @ scales + np.abs(center) @ (np.abs(anchor.root) @ scales)
         p = theta.shape[1]
         length, length_error = lengths_of_moves(fit, theta - fit.vector - center @ anchor.root)
         bound = (
@@ -196,7 +197,7 @@ def lengths_of_moves(fit: Fit, moves: RefitPoints) -> tuple[PerRefit, PerRefit]:
     length = linalg.norm(fit.quadratic.back(moves), axis=1)
     if fit.quadratic.predictors is None:
         return length, np.zeros(len(length))
-    size = np.abs(moves) @ _scale(fit)
+    size = np.abs(moves) @ fit.quadratic.scales
     n, p = fit.quadratic.predictors.design.shape
     square = (n + p + 8) * UNIT * size**2
     return length, UP * (
@@ -215,7 +216,9 @@ def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> PerRow:
     anchor = linear_cache(fit)
     return (
         computed
-        * anchor.rounding._replace(root=np.sqrt(condition(anchor.root, _scale(fit)))).growth
+        * anchor.rounding._replace(
+            root=np.sqrt(condition(anchor.root, fit.quadratic.scales))
+        ).growth
     )
 
 
@@ -230,20 +233,13 @@ def distance_of_fit(fit: Fit) -> tuple[float, bool]:
     return distance, bool(np.isfinite(distance)) and anchor.rounding.off < 0.5
 
 
-def _scale(fit: Fit) -> Vector:
-    """Return √H_jj."""
-    return linalg.norm(np.asarray(fit.quadratic.factor), axis=1)
-
-
 def fill_undetermined(fit: Fit, rows: RefitRows, batch: RefitBatch) -> tuple[RefitRows, RefitBatch]:
     """Complete a batch with the results of its undetermined refits.
 
     θ, errors, and as `held` the units that they predict.
     """
     num_units = fit.objective.num_units
-    is_undetermined = fit.objective.parameters.undetermined(
-        np.asarray(rows.index), np.asarray(rows.weight)
-    )
+    is_undetermined = fit.objective.parameters.undetermined(rows.index, rows.weight)
     is_undetermined |= batch.result == RESULTS.undetermined
     if not is_undetermined.any():
         return rows, batch
@@ -372,7 +368,7 @@ def _within(
 
 def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[Array, "null rank"]:
     """Return the null vectors of a refit's Hessian in the fit's whitened coordinates, one a row."""
-    root = np.asarray(fit.quadratic.whitener)
+    root = fit.quadratic.root
     F = function(fit.objective, fit.theta, weights)
     values, vectors = linalg.eigh(
         root
@@ -386,8 +382,7 @@ def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[Array, "null ra
 
 def refit_across(fit: Fit, weights: PerUnit, null: Float[Array, "null rank"]) -> NewtonResult:
     """Minimise F(·, w) from θ̂ in displacements across the null vectors."""
-    assert fit.quadratic.factor is not None
-    flat = np.concatenate([fit.quadratic.null_space, null @ fit.quadratic.factor.T])
+    flat = np.concatenate([fit.quadratic.null_space, fit.quadratic.raw(null)])
     return newton(
         function(fit.objective, fit.theta, weights).of,
         fit.vector[None],

@@ -596,8 +596,8 @@ def refit_by_probes(
     model = probes.wide_model
     before = model.products
     estimates = probes.upto(rtol)
-    units = np.asarray(rows.index)[:, 0]
-    weight = np.asarray(rows.weight)[:, 0]
+    units = rows.index[:, 0]
+    weight = rows.weight[:, 0]
     left_out = LeftOut(units, (1 - weight) * model.omega[units])
     losses, error, draws = probes.judge(estimates, left_out)
     lengths = np.nan_to_num(probes.step(estimates.h[units], left_out)[1], nan=np.inf)
@@ -626,7 +626,7 @@ def refit_by_probes(
         lambda: settle_wide(model, rows, steps=steps).theta,
         error,
         result,
-        np.where(np.asarray(rows.held), losses[:, None], 0.0),
+        np.where(rows.held, losses[:, None], 0.0),
         np.zeros(len(units), bool),
         step_length=lengths,
         # cost of a product of many vectors side by side, in gradients

@@ -29,7 +29,7 @@ does not hold at zero,
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -312,13 +312,10 @@ class LossSlopes:
             """Score a batch after one Newton step."""
             state = first_look(fit, batch.rows)
             codes = np.where(state.metric.kept_share > 0, RESULTS.successful, RESULTS.undetermined)
-            scores, unbounded = (
-                losses_at(fit, batch.rows, state.candidates.center),
-                np.full(len(codes), np.inf),
-            )
+            unbounded = np.full(len(codes), np.inf)
+            scores = losses_at(fit, batch.rows, state.candidates.center)
             builder.add(
-                batch,
-                RefitBatch(state.theta, unbounded, codes, scores, step_length=state.first),
+                batch, RefitBatch(state.theta, unbounded, codes, scores, step_length=state.first)
             )
             return state
 
@@ -365,10 +362,9 @@ class LossSlopes:
         """Return dP/dρ of the diagonal P, and da/dρ of coefficients and of groups."""
 
         def parts(rho: Array) -> tuple[Array, Array, Array]:
-            penalty, features = (
-                cast(Any, self._traceable(rho)).penalty,
-                cast(Any, self._traceable(rho)).num_features,
-            )
+            model: Any = self._traceable(rho)
+            penalty = model.penalty
+            features = model.num_features
             norms = penalty.norms(features)
             if norms is None:
                 groups = jnp.zeros(0)
@@ -560,7 +556,7 @@ class LossSlopes:
             else:
                 entry_share = np.where(batch.rows.held, share[batch.place], 0.0)
             chunk = own_passes(fit.objective, batch.rows.index.shape[1])
-            args = (*map(np.asarray, batch.rows[:3]), entry_share, done.theta)
+            args = (*batch.rows[:3], entry_share, done.theta)
             r = np.asarray(self._loss_gradients(rho, leaves, fit.theta, args, chunk))
             p = fit.quadratic.unwhiten(
                 descent.metric.solve(fit.quadratic.whiten(r), u, np.arange(len(r)))
@@ -697,11 +693,9 @@ class Adjoint:
         self.fit = fit
         self.anchor = linear_cache(fit)
         rank = len(self.anchor.root)
-        self.adjoints, self.curvature, self.row_terms = (
-            np.zeros(rank),
-            np.zeros((rank, rank)),
-            np.zeros(self.anchor.units),
-        )
+        self.adjoints = np.zeros(rank)
+        self.curvature = np.zeros((rank, rank))
+        self.row_terms = np.zeros(self.anchor.units)
 
     def add(self, state: CertifiedBatch, slope: ListedValues) -> None:
         """Add a batch, given the gradient of the criterion in each held-out predictor."""

@@ -271,7 +271,7 @@ class Neighbourhoods:
     ) -> None:
         """Add a batch of refits."""
         n = len(self.model.y)
-        held = np.asarray(batch.rows.held)
+        held = batch.rows.held
         units, delta, metric = self._leave_out(batch, solution, rows)
         q, along_q = metric.solve(-delta * solution.slope[units])
         value, slope = self.model.derivatives(solution.eta[units] + along_q, (0, 1), units)
@@ -299,8 +299,8 @@ class Neighbourhoods:
         """Return the units that refits leave out, their weight changes, and the curvature without
         them.
         """
-        units = np.minimum(np.asarray(batch.rows.index), len(self.model.y) - 1)
-        delta = np.asarray(batch.rows.weight) - 1.0
+        units = np.minimum(batch.rows.index, len(self.model.y) - 1)
+        delta = batch.rows.weight - 1.0
         return units, delta, _Metric(rows[units], delta * solution.curvature[units])
 
 

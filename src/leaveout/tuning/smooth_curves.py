@@ -191,9 +191,9 @@ def _degrees(
         total = 0.0
         squares = 0.0
         for batch in plan._batches(2**18, q, q):
-            units = np.minimum(np.asarray(batch.rows.index), len(rows) - 1)
-            held = np.asarray(batch.rows.held)
-            squared_omissions = (1 - np.asarray(batch.rows.weight)) ** 2
+            units = np.minimum(batch.rows.index, len(rows) - 1)
+            held = batch.rows.held
+            squared_omissions = (1 - batch.rows.weight) ** 2
             k = np.matmul(rows[units], rows[units].swapaxes(1, 2))
             total += share[batch.refits] @ np.sum(np.where(held, np.einsum("rkk->rk", k), 0.0), 1)
             squares += share[batch.refits] @ np.einsum(

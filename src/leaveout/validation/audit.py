@@ -173,7 +173,7 @@ def step_by_hessian(fit: Fit, hessian: Matrix, gradient: PerDirection) -> PerDir
 
     It is zero where the Hessian is singular.
     """
-    flat_directions = np.asarray(fit.quadratic.null_space)
+    flat_directions = fit.quadratic.null_space
     root = fit.quadratic.root
     curvature = root @ (hessian + flat_directions.T @ flat_directions) @ root.T
     _, _, step, singular = scipy.linalg.lapack.dgesv(curvature, -gradient)
@@ -184,7 +184,7 @@ def step_by_products(
     fit: Fit, product: ArrayFunction, gradient: PerDirection, size: float
 ) -> PerDirection:
     """Compute that step by conjugate gradients on products, to a tenth or the `size`."""
-    flat_directions = np.asarray(fit.quadratic.null_space)
+    flat_directions = fit.quadratic.null_space
 
     def multiply(v):
         move = fit.quadratic.unwhiten(np.ravel(v))

@@ -151,7 +151,7 @@ class Refitter:
         elif self.judge:
             outcome = self._sample_errors(rows, outcome, judged)
         rows, outcome = fill_undetermined(self.fit, batch.rows, outcome)
-        return self.collect(batch._replace(rows=rows), outcome).arrays(np.asarray(rows.held))
+        return self.collect(batch._replace(rows=rows), outcome).arrays(rows.held)
 
     def _sample_errors(self, rows: RefitRows, outcome: RefitBatch, judged: Array) -> RefitBatch:
         """Return refits with the errors of those that are `judged`; the others have NaN."""
@@ -182,7 +182,7 @@ def losses_with_no_update(loss: HeldOutLoss, batch: Batch) -> StepResult:
     """Compute the losses of a batch at θ̂."""
     theta = np.broadcast_to(loss.fit.vector, (len(batch.refits), loss.fit.num_params))
     losses = loss.losses(batch.rows, theta)
-    return Collected({}, {}).with_losses("losses", losses).arrays(np.asarray(batch.rows.held))
+    return Collected({}, {}).with_losses("losses", losses).arrays(batch.rows.held)
 
 
 class PlanBatches:

@@ -249,7 +249,7 @@ class HeldOutLoss:
         shape = len(rows.index) if joint else rows.index.shape
         out = np.zeros(shape)
         for k in range(len(out)):
-            out[k if joint else (k, np.asarray(rows.held[k]))] = self._value(rows, k, parameters)
+            out[k if joint else (k, rows.held[k])] = self._value(rows, k, parameters)
         return out
 
     def losses_of(self, rows: RefitRows, batch: RefitBatch) -> FloatArray:
