@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 import jax
@@ -822,6 +823,20 @@ def test_ctrl_c_says_that_the_next_call_goes_on(name, file, monkeypatch):
             LONG[name](checkpoint=file)
     assert stop.value.partial is None and "partial" not in str(stop.value) and cut(file) == 2
     assert alike(LONG[name](checkpoint=file), LONG[name]())
+
+
+def test_ctrl_c_while_a_step_is_written_is_no_error(file, monkeypatch):
+    begin = zipfile.ZipFile.open
+
+    def stopping(*arguments, **options):
+        part = begin(*arguments, **options)
+        raise KeyboardInterrupt(part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "open", stopping)
+        with pytest.raises(lo.validation.Interrupted):
+            LONG["cross_validate"](checkpoint=file)
+    assert alike(LONG["cross_validate"](checkpoint=file), LONG["cross_validate"]())
 
 
 def test_a_command_ends_with_what_is_done_and_130(tmp_path):

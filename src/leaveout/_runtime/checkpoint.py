@@ -137,7 +137,10 @@ class Journal:
     def add(self, result: StepResult) -> None:
         """Add the result of the next step; it is on disk within two seconds."""
         stream = io.BytesIO()
-        np.savez(stream, **result)  # type: ignore[arg-type]
+        try:
+            np.savez(stream, **result)  # type: ignore[arg-type]
+        except ValueError as error:  # Ctrl-C leaves an archive that cannot be closed
+            raise error.__context__ or error from None
         blob = stream.getvalue()
         try:
             self.base.execute(
