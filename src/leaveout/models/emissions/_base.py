@@ -449,13 +449,13 @@ class AbstractEmission(Module):
             Natural parameters of all states.
         data : pytree
             Data of all steps.
-        expected : array of float, shape (states, steps)
-            Expected observations of each state.
+        expected : array of float, shape (..., states, steps)
+            Expected observations of each state, or many such arrays.
 
         Returns
         -------
         dict of array
-            Derivatives in the free parameters.
+            Derivatives in the free parameters, of each such array.
         """
         raise NotImplementedError
 

@@ -37,7 +37,7 @@ from ._base import (
 from .gaussian import AbstractGaussian, CovarianceKind, centre, squares
 
 Array = np.ndarray
-StateValues = Float[Array, "steps states channels"]
+StateValues = Float[Array, "... states outputs steps"]
 StepLags = Float[Arrays, "steps lags channels"]
 
 STEPS_AT_A_TIME = 4096  # steps in one product of features
@@ -110,19 +110,21 @@ class AbstractAutoregression(AbstractGaussian):
 
     def slopes(self, parameters: Parameters, data: PyTree, expected: Array) -> Parameters:
         residual = data["x"][:, None] - self.predictions(parameters, data["past"])
-        seen = expected.T * data["dense"][:, None]
-        precision = self._precisions(parameters, *residual.shape[1:])
-        pull = seen[..., None] * (residual.swapaxes(0, 1) @ precision).swapaxes(0, 1)
+        residual = residual.swapaxes(0, 1)
+        seen = expected * data["dense"]
+        precision = self._precisions(parameters, len(residual), residual.shape[2])
+        pull = seen[..., None, :] * np.ascontiguousarray((residual @ precision).swapaxes(1, 2))
         slopes = self.prediction_slopes(parameters, data["past"], pull)
         if self.covariance.value is None:
-            products = np.einsum("tkr,tks->krs", pull, residual) @ precision
-            by_state = 0.5 * (products - seen.sum(0)[:, None, None] * precision)
+            by_state = 0.5 * (
+                pull @ residual @ precision - seen.sum(-1)[..., None, None] * precision
+            )
             if not self.covariance.matrices:
-                by_state = np.diagonal(by_state, axis1=1, axis2=2)
+                by_state = np.diagonal(by_state, axis1=-2, axis2=-1)
             if self.covariance.kind == "spherical":
-                by_state = by_state.sum(1)
+                by_state = by_state.sum(-1)
             if self.covariance.kind == "tied":
-                by_state = by_state.sum(0)
+                by_state = by_state.sum(-3)
             slopes["covariance"] = by_state
         return slopes
 
@@ -193,6 +195,13 @@ class AbstractAutoregression(AbstractGaussian):
         return self.predictions(state_parameters, recent[None])[0, 0] + self.covariance.noise(
             parameters, state, channels, rng
         )
+
+
+def _with_past(pull: StateValues, past: StepLags) -> Array:
+    """Sum products of `pull` and the past over steps, `[..., states, lags, outputs, inputs]`."""
+    rows = pull.reshape(*pull.shape[:-3], -1, len(past))
+    products = rows @ past.reshape(len(past), -1)
+    return products.reshape(*pull.shape[:-1], *past.shape[1:]).swapaxes(-3, -2)
 
 
 def _linear(first: int, outputs: int, lags: int, inputs: int) -> EntryIndex:
@@ -300,9 +309,9 @@ class Autoregressive(AbstractAutoregression):
         past: Float[Array, "steps lags channels"],
         pull: StateValues,
     ) -> NamedArrays:
-        slopes = {"bias": pull.sum(0)}
+        slopes = {"bias": pull.sum(-1)}
         if self.lags:
-            slopes["coefficients"] = np.tensordot(pull, past, (0, 0)).swapaxes(1, 2)
+            slopes["coefficients"] = _with_past(pull, past)
         return slopes
 
     def _curvature(self, parameters, precision, x, features, expected):
@@ -403,11 +412,9 @@ class NeuralAutoregressive(AbstractAutoregression):
 
     def predictions(self, parameters: Parameters, past: StepLags) -> Any:
         inner = self._inner(parameters, past)
-        xp = numpy_of(inner)
-        return (
-            xp.einsum("tkh,krh->tkr", xp.tanh(inner), parameters["output_weights"])
-            + parameters["output_bias"]
-        )
+        layer = numpy_of(inner).tanh(inner).swapaxes(0, 1)
+        outputs = layer @ parameters["output_weights"].swapaxes(1, 2)
+        return outputs.swapaxes(0, 1) + parameters["output_bias"]
 
     def _inner(self, parameters: Parameters, past: StepLags):
         """Inputs of the hidden units of each step in every state."""
@@ -424,12 +431,13 @@ class NeuralAutoregressive(AbstractAutoregression):
         pull: StateValues,
     ) -> NamedArrays:
         layer = np.tanh(self._inner(parameters, past))
-        inner = np.einsum("tkr,krh->tkh", pull, parameters["output_weights"]) * (1 - layer**2)
+        slope = (1 - layer**2).transpose(1, 2, 0)
+        inner = (parameters["output_weights"].swapaxes(1, 2) @ pull) * slope
         return {
-            "output_bias": pull.sum(0),
-            "output_weights": np.einsum("tkr,tkh->krh", pull, layer),
-            "input_bias": inner.sum(0),
-            "input_weights": np.tensordot(inner, past, (0, 0)).swapaxes(1, 2),
+            "output_bias": pull.sum(-1),
+            "output_weights": pull @ layer.swapaxes(0, 1),
+            "input_bias": inner.sum(-1),
+            "input_weights": _with_past(inner, past),
         }
 
     def _curvature(self, parameters, precision, x, features, expected):

@@ -86,6 +86,11 @@ class CompleteData:
         self.places = np.concatenate(
             [self.by_state.T, np.repeat(self.shared[:, None], self.num_states, axis=1)]
         )
+        # the step of each parameter, and the one state whose densities it changes
+        self.step = np.full(start, -1)
+        self.step[self.places] = np.arange(len(self.places))[:, None]
+        self.state = np.full(start, -1)
+        self.state[self.by_state] = np.arange(self.num_states)[:, None]
         self._read(hmm)
 
     def _read(self, hmm) -> None:
@@ -110,6 +115,22 @@ class CompleteData:
         """Log-densities of the distinct observations, `[refits, states, rows]`."""
         tables = self.tables(points)
         return tables if self.statistics is None else tables @ self.statistics.T
+
+    def stepped_densities(self, point: Vector, params: ndarray) -> Numbers:
+        """Log-densities after a complex step in one of some parameters, each of a refit's own: a
+        step in one parameter of all states is each of theirs, in its state's row.
+        """
+        steps, place = np.unique(self.step[params], return_inverse=True)
+        densities = self.densities(point + self._directions()[steps])[place]
+        state = self.state[params, None]
+        densities.imag[(state >= 0) & (state != np.arange(self.num_states))] = 0.0
+        return densities
+
+    def _directions(self) -> Numbers:
+        """Complex steps, and none at the end, for parameters without an emission."""
+        directions = np.zeros((len(self.places) + 1, self.num_params), complex)
+        directions[np.arange(len(self.places))[:, None], self.places] = 1j * COMPLEX_STEP
+        return directions
 
     def tables(self, points: Numbers) -> Numbers:
         """Compute the coefficients of the statistics, `[refits, states, statistics]`."""
@@ -142,21 +163,26 @@ class CompleteData:
         return total
 
     def emission_slopes(self, points: Numbers, seen: Numbers) -> Numbers:
-        """Derivatives of the emission's part of Q at given counts, without the prior."""
-        out = np.zeros((self.num_params, len(points)))
+        """Derivatives of the emission's part of Q at given counts, without the prior, at a point
+        for each or at one.
+        """
+        out = np.zeros((self.num_params, len(seen)))
+        once = len(points) == 1
         if self.emission.closed_slopes:
             for k, point in enumerate(points):
-                slopes = self.emission.slopes(self.parameters(point), self.data, seen[k])
+                group = slice(None) if once else slice(k, k + 1)
+                slopes = self.emission.slopes(self.parameters(point), self.data, seen[group])
                 for name, slope in slopes.items():
-                    out[self.parts[name][0], k] = self._pull(point[None], name, slope[None])[0]
+                    same = np.broadcast_to(point, (len(slope), self.num_params))
+                    out[self.parts[name][0], group] = self._pull(same, name, slope).T
             return out.T
-        directions = np.zeros((len(self.places), self.num_params))
-        directions[np.arange(len(self.places))[:, None], self.places] = COMPLEX_STEP
+        directions = self._directions()[:-1, None]
         size = TABLE_ENTRIES // max(1, len(self.places) * seen[0].size)
         for group in slices(len(points), size):
-            steps = points[group] + 1j * directions[:, None]
+            steps = points[group] + directions
             tables = self.tables(steps.reshape(-1, self.num_params))
             slopes = _finite(tables.imag / COMPLEX_STEP).reshape(*steps.shape[:2], *seen.shape[1:])
+            group = slice(None) if once else group
             np.add.at(out[:, group], self.places, np.einsum("grkf,rkf->gkr", slopes, seen[group]))
         return out.T
 
@@ -315,8 +341,7 @@ class CompleteData:
         """Sum of the tangents of counts along each direction times the derivatives of their
         logarithms, `[directions, params]`.
         """
-        points = np.broadcast_to(point, (len(tangents.seen), len(point)))
-        out = self.emission_slopes(points, tangents.seen)
+        out = self.emission_slopes(point[None], tangents.seen)
         flat = [part.reshape(len(part), -1) for part in tangents[1:]]
         out[:, self.chain] += np.concatenate(flat, 1) @ self.chain_slopes(point[None])[0].T
         return out
@@ -362,6 +387,7 @@ class DerivedData(CompleteData):
         return np.asarray(_priors(self.model, points[:, self.columns])).real
 
     def emission_slopes(self, points: Numbers, seen: Numbers) -> Numbers:
+        points = np.broadcast_to(points, (len(seen), self.num_params))
         return self._spread(_slopes(self.model, points[:, self.columns], seen, 0.0))
 
     def prior_slopes(self, points: Numbers) -> Numbers:

@@ -72,12 +72,13 @@ def regressors(hmm: Any, weights: UnitWeights) -> RefitSteps:
 
 
 def chain_posterior(
-    hmm: Any, points: Numbers, visible: Numbers, **moves: Any
+    hmm: Any, points: Numbers, visible: Numbers, densities: Numbers | None = None, **moves: Any
 ) -> tuple[ChainSums, Numbers]:
     """Run the passes of each refit, where `visible` weighs each observation; return the
     log-densities of the distinct observations, `[refits, states, rows]`, too.
     """
-    densities = complete_data(hmm).densities(points)
+    if densities is None:
+        densities = complete_data(hmm).densities(points)
     return _chain(hmm, points, densities, visible, **moves), densities
 
 
@@ -124,6 +125,7 @@ def evaluate(
     units: Units | None = None,
     *,
     barely: float = 0.0,
+    densities: Numbers | None = None,
 ) -> ChainEvaluation:
     """Evaluate the refits at their θ, real or after complex steps, with the losses of `units`.
 
@@ -143,7 +145,7 @@ def evaluate(
         visible = observation_weights(hmm, weights)
     if hmm.drop == "step":
         moves["power"] = step_powers(hmm, weights)
-    sums, densities = chain_posterior(hmm, points, visible, **moves)
+    sums, densities = chain_posterior(hmm, points, visible, densities, **moves)
     log_z = (worth * sums.log_normaliser).sum(1)
     counts = ExpectedCounts(complete_data(hmm).seen(sums.emission), sums.initial, sums.transition)
     if hmm.drop == "sequence":
@@ -174,16 +176,16 @@ def hessian(hmm: Any, point: Vector, weights: PerUnit) -> Matrix:
     """Compute ∇²F(θ, w)."""
     complete = complete_data(hmm)
     out = np.zeros((len(point), len(point)))
-    for group, tangents, counts in _count_tangents(hmm, point, weights):
-        if group.start == 0:
+    for k, (params, tangents, counts) in enumerate(_count_tangents(hmm, point, weights)):
+        if k == 0:
             out -= complete.hessian(point, counts)
-        out[group] -= complete.lost_information(point, tangents)
+        out[params] -= complete.lost_information(point, tangents)
     return (out + out.T) / 2
 
 
 def _count_tangents(
     hmm, point: Vector, weights: PerUnit
-) -> Iterator[tuple[slice, ExpectedCounts, ExpectedCounts]]:
+) -> Iterator[tuple[Array, ExpectedCounts, ExpectedCounts]]:
     """Derivatives of the expected counts along every parameter, in groups, and the counts: by
     complex steps, or by differences, as compiled passes are of real numbers.
     """
@@ -196,17 +198,23 @@ def _count_tangents(
         shifts = COUNT_DIFFERENCE * np.array(STENCIL[0])
         shares = np.array(STENCIL[1]) / COUNT_DIFFERENCE
         size = 2  # parameters whose four places fill the lanes of a pass
-    lengths = np.maximum(1.0, np.abs(point))
+    complete = complete_data(hmm)
+    lengths = np.maximum(1.0, np.abs(point)) if compiled else np.ones(len(point))
+    order = np.argsort(complete.step, kind="stable")  # those of one step next to each other
+    densities = None
     for group in slices(len(point), size):
-        diagonal = np.eye(lengths[group].size, len(point), group.start)
-        moves = np.multiply.outer(shifts, diagonal * lengths)
+        params = order[group]
+        moves = np.multiply.outer(shifts, (np.arange(len(point)) == params[:, None]) * lengths)
         points = (point + moves).reshape(-1, len(point))
-        counts = evaluate(hmm, points, np.repeat(weights[None], len(points), axis=0)).counts
+        if not compiled:
+            densities = complete.stepped_densities(point, params)
+        repeated = np.repeat(weights[None], len(points), axis=0)
+        counts = evaluate(hmm, points, repeated, densities=densities).counts
         if not compiled:
             center = ExpectedCounts(*(part[:1].real for part in counts))
         parts = (part.reshape(*moves.shape[:2], *part.shape[1:]) for part in counts)
         tangents = (np.tensordot(shares, part, 1).real for part in parts)
-        yield group, ExpectedCounts(*((part.T / lengths[group]).T for part in tangents)), center
+        yield params, ExpectedCounts(*((part.T / lengths[params]).T for part in tangents)), center
 
 
 def jacobian(hmm: Any, point: Vector) -> UnitVectors:
