@@ -472,4 +472,6 @@ PARTS = {
 }
 
 if __name__ == "__main__":
-    main(PARTS, __doc__, quick=False, sets=1000)
+    import decisions  # under a name that workers can import, whose moments they keep
+
+    main(decisions.PARTS, __doc__, quick=False, sets=1000)
