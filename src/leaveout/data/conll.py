@@ -3,6 +3,7 @@
 One word a line, sentences separated by blank lines.
 """
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -134,7 +135,7 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
     documents = []
     before = 0
     document = 0
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(itertools.chain(lines, [""]), 1):
         if not line.strip():
             if len(words) > before:
                 lengths.append(len(words) - before)
@@ -157,9 +158,6 @@ def parse(lines: Iterable[str], name: str, word: int, label: int) -> Tagged:
             )
         words.append(columns[word])
         labels.append(columns[label].strip())
-    if len(words) > before:
-        lengths.append(len(words) - before)
-        documents.append(document)
     if not lengths:
         raise ValueError(f"read_conll: {name} has no sentences.")
     tagged = Tagged(np.array(words, object), np.array(labels, object), lengths)

@@ -23,6 +23,7 @@ import functools
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from .._runtime import FloatArray, IntArray, Rng, conventional
@@ -417,8 +418,7 @@ def _design(
     pairs, psu = np.unique(stratum * len(psu_levels) + inside, return_inverse=True)
     psu_stratum = pairs // len(psu_levels)
     num_psus = np.bincount(psu_stratum)
-    is_wrong = num_psus < 2 if size is None else num_psus != size
-    wrong = np.flatnonzero(is_wrong)
+    wrong = np.flatnonzero(num_psus < 2 if size is None else num_psus != size)
     if wrong.size:
         if size is None:
             needs = "at least two"
@@ -431,7 +431,7 @@ def _design(
             f"{needs} are needed in each: {way}."
         )
     names = [
-        f"{levels[h]!s}" + f" {psu_levels[c]!s}"
+        f"{levels[h]!s} {psu_levels[c]!s}"
         for h, c in zip(psu_stratum, pairs % len(psu_levels), strict=True)
     ]
     return labels.index, stratum, psu.ravel(), psu_stratum, names
@@ -443,8 +443,7 @@ def _half_samples(
     labels, _, psu, psu_stratum, _ = _design(caller, strata, clusters, 2)
     # the first column is of ones, to which the others are orthogonal
     signs = 1.0 * _hadamard_above(psu_stratum.max() + 1)[:, 1 : psu_stratum.max() + 2]
-    second = np.r_[0, np.diff(psu_stratum)] == 0
-    second[0] = False
+    second = np.r_[1, np.diff(psu_stratum)] == 0
     of_psu = np.where(second, -1, 1) * signs[:, psu_stratum]  # [replicates, psus]
     count = len(signs)
     factors = (1 + (1 - rho) * of_psu).T[psu]
@@ -474,33 +473,30 @@ def _hadamard(order: int) -> IntArray | None:
     if half is not None:
         return np.block([[half, half], [half, -half]])
     if _prime(order - 1):  # order − 1 ≡ 3 mod 4: I + S with S skew
-        core = _jacobsthal(order - 1)
-        matrix = np.eye(order, dtype=np.int64) + np.block(
-            [
-                [np.zeros((1, 1), int), np.ones((1, order - 1), int)],
-                [-np.ones((order - 1, 1), int), core],
-            ]
-        )
+        matrix = _bordered(order - 1)
+        matrix[1:, 0] = -1
+        matrix += np.eye(order, dtype=np.int64)
     # a prime that is 1 mod 4: a symmetric conference matrix
     elif _prime(order // 2 - 1) and order // 2 % 4 == 2:
-        q = order // 2 - 1
-        core = np.block(
-            [[np.zeros((1, 1), int), np.ones((1, q), int)], [np.ones((q, 1), int), _jacobsthal(q)]]
-        )
-        matrix = np.kron(core, np.array([[1, 1], [1, -1]])) + np.kron(
-            np.eye(q + 1, dtype=np.int64), np.array([[1, -1], [-1, -1]])
+        core = _bordered(order // 2 - 1)
+        matrix = np.kron(core, [[1, 1], [1, -1]]) + np.kron(
+            np.eye(len(core), dtype=np.int64), [[1, -1], [-1, -1]]
         )
     else:
         return None
     return matrix * matrix[:, :1]
 
 
-def _jacobsthal(q: int) -> IntArray:
-    """Return the matrix of quadratic characters of differences modulo a prime."""
+def _bordered(q: int) -> IntArray:
+    """Return the matrix of quadratic characters of differences modulo a prime, within a first row
+    and a first column of ones that meet in a zero.
+    """
     character = np.full(q, -1)
     character[np.arange(1, q) ** 2 % q] = 1
     character[0] = 0
-    return character[(np.arange(q)[:, None] - np.arange(q)) % q]
+    matrix = np.pad(scipy.linalg.circulant(character), (1, 0), constant_values=1)
+    matrix[0, 0] = 0
+    return matrix
 
 
 def _prime(number: int) -> bool:
