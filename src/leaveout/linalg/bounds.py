@@ -97,7 +97,8 @@ def solve_box(
     If G does not determine the minimiser, the result is a θ no worse than the start.
     """
     box = Box(a, bounds)
-    theta, free = theta.copy(), ~resting(box, theta)
+    theta = theta.copy()
+    free = ~resting(box, theta)
     sign = np.where(a > 0, np.sign(theta), 0.0)
     fresh = np.zeros(0, int)
     beyond = np.zeros(len(a))

@@ -385,7 +385,8 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
             along = -along
         towards = (slope > 0) & (active_theta * along < 0)
         if not towards.any():
-            along, towards = -along, (slope > 0) & (active_theta * along > 0)
+            along = -along
+            towards = (slope > 0) & (active_theta * along < 0)
         distance = np.divide(
             -active_theta, along, out=np.full(len(active_theta), np.inf), where=towards
         )

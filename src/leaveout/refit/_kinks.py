@@ -875,7 +875,8 @@ class Following:
             loss.derivatives(start, y, (0,))[0] - batch.scores[:, 0]
         )
         if not self.refit.iterates:
-            scores, error = batch.scores[:, 0], error + np.abs(scores - batch.scores[:, 0])
+            error += np.abs(scores - batch.scores[:, 0])
+            scores = batch.scores[:, 0]
         error = np.where(rows.held[:, 0], error + batch.error, batch.error)
         order = unproved[np.argsort(error[unproved])]
         allowed = CERTIFIED_REFIT.rtol * float(rows.scale) * len(rows.index)

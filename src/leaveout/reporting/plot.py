@@ -484,10 +484,8 @@ def tuning(
             f"plot.tuning: name must be one of {', '.join(tuning.space)}; got {name!r}."
         )
     trials = [trial for trial in tuning.all_trials if np.isfinite(trial.value)]
-    by_number, sign = (
-        isinstance(tuning.space[name], tuple),
-        -1 if tuning.metric and more_is_better("plot", tuning.metric) else 1,
-    )
+    by_number = isinstance(tuning.space[name], tuple)
+    sign = -1 if tuning.metric and more_is_better("plot", tuning.metric) else 1
     place = lambda trial: (
         trial.hyper[name] if by_number else tuning.space[name].index(trial.hyper[name])
     )

@@ -286,7 +286,8 @@ def _calls_of_glm(estimate: Estimate, file: str) -> list[str]:
 
     Nothing for other models, or where a setting is code.
     """
-    plan, place = estimate.plan, "cv.fit.objective.as_given"
+    plan = estimate.plan
+    place = "cv.fit.objective.as_given"
     model = getattr(estimate.fit and estimate.fit.objective, "as_given", None)
     if (
         type(model) is not GLM

@@ -46,7 +46,6 @@ from .._runtime import (
     NumberAndArray,
     PyTree,
     StepResult,
-    Strings,
     call_traced,
     is_traced,
     jax,
@@ -75,7 +74,6 @@ from ..refit import (
     CertifiedBatch,
     Descent,
     Exact,
-    LinearFitCache,
     NewtonStep,
     RefitBatch,
     begin,
@@ -171,10 +169,6 @@ class LossSlopes:
     Instead of the mean, the criterion may be a metric that is `pooled` over the held-out
     predictors. Programs are compiled once for all calls.
     """
-
-    build: Build
-    names: Strings
-    pooled_criterion: PooledMeasure | None
 
     def __init__(self, build: Build, names: Sequence[str], pooled: PooledMeasure | None = None):
         self.build = build
@@ -669,7 +663,8 @@ def smoothed_area(
     share = scipy.special.expit(z[upper][:, None] - z[~upper])
     pair_slopes = mass / mass.sum() * share * (1 - share)
     slope = np.zeros(len(y))
-    slope[upper], slope[~upper] = -pair_slopes.sum(1), pair_slopes.sum(0)
+    slope[upper] = -pair_slopes.sum(1)
+    slope[~upper] = pair_slopes.sum(0)
     slope = (slope - deviations * (slope @ deviations) / (len(y) * spread**2)) / (
         AREA_STEP_WIDTH * spread
     )
@@ -682,12 +677,6 @@ def _is_array(leaf) -> bool:
 
 class Adjoint:
     """The sums Σ p_o and Σ p_o q_oᵀ, and the contributions of single rows to s, whitened."""
-
-    fit: Fit
-    anchor: LinearFitCache
-    adjoints: ndarray
-    curvature: ndarray
-    row_terms: ndarray
 
     def __init__(self, fit: Fit):
         self.fit = fit

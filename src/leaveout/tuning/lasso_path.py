@@ -118,12 +118,11 @@ class StandardisedColumns:
         if large:
             x = x - mean
         self.x = x * self.root[:, None]
-        self.gram, self.moments = self.x.T @ self.x, self.x.T @ self.y
+        self.gram = self.x.T @ self.x
+        self.moments = self.x.T @ self.y
         self.scale = np.sqrt(np.diag(self.gram))
-        self.largest, self.length = (
-            np.maximum(self.x.max(0), -self.x.min(0)),
-            np.sqrt(np.einsum("np,np->n", self.x, self.x)),
-        )
+        self.largest = np.maximum(self.x.max(0), -self.x.min(0))
+        self.length = np.sqrt(np.einsum("np,np->n", self.x, self.x))
 
     @functools.cached_property
     def single(self) -> UnitVectors:
@@ -252,7 +251,8 @@ class PathRun:
             root = Curvature.of(schur, 0.0).root.T
             if np.any(np.diag(schur) < CANCELLED_PRODUCT * np.diag(gram)[columns]):
                 root = np.full_like(root, np.nan)
-            out[columns], out[active] = root, -self.backward(half @ root)
+            out[columns] = root
+            out[active] = -self.backward(half @ root)
         return out
 
     def after(self, before: "PathRun | None") -> "Change":
@@ -315,7 +315,8 @@ class SampledProducts:
             len(rows.y), min(NUM_SAFETY_ROWS, len(rows.y)), replace=False
         )
         self.x = rows.x[self.units]
-        self.along, self.remainder = np.zeros_like(self.x), self.x.copy()
+        self.along = np.zeros_like(self.x)
+        self.remainder = self.x.copy()
         self.residual_diagonal = np.diag(rows.gram) + ridge
         self.spread = np.zeros(len(rows.gram))
 
@@ -352,11 +353,9 @@ class LassoMinimum:
         self.h_error = h_error
         self.theta = run.theta[k]
         self.active = run.active[: run.size[k]]
-        self.sign, self.coef, self.gradient = (
-            run.sign[k, self.active],
-            self.theta[self.active],
-            run.gradient[k],
-        )
+        self.sign = run.sign[k, self.active]
+        self.coef = self.theta[self.active]
+        self.gradient = run.gradient[k]
         self.inactive = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
     def sample_moves(self, sample: SampledProducts, t: PerUnit) -> tuple[Array, Array, UnitFlags]:
@@ -705,11 +704,11 @@ def lassos(objective: Any, penalties: list[AbstractPenalty], plan: Plan) -> Path
             continue
         k = order[index]
         residual, bound, proved_rows = (part[unit] for part in solution.left_out(sample))
-        theta[k], bad[k], proved[k] = rows.shift_back(solution.theta), False, proved_rows
-        losses[k], error[k] = (
-            0.5 * (residual / root) ** 2,
-            (np.abs(residual) + 0.5 * bound) * bound / root**2,
-        )
+        theta[k] = rows.shift_back(solution.theta)
+        bad[k] = False
+        proved[k] = proved_rows
+        losses[k] = 0.5 * (residual / root) ** 2
+        error[k] = (np.abs(residual) + 0.5 * bound) * bound / root**2
         baseline[k] = 0.5 * (solution.residual[unit] / root) ** 2
     weight = root**2
     mean = losses @ (weight / weight.sum())

@@ -132,13 +132,10 @@ class PathPoint:
         The estimate without the fit, which has the data.
         """
         names = "value", "penalty", "mean", "error", "gradients", "repetitions", "note"
-        state = {name: getattr(self, name) for name in names} | {
-            "judged": self.judged.without_data()
-        }
         return (
             dict.fromkeys(("make_fit", "make_estimate", "choose_audits", "fit"))
-            | {"start": {}}
-            | state
+            | {name: getattr(self, name) for name in names}
+            | {"start": {}, "judged": self.judged.without_data()}
         )
 
     def __repr__(self) -> str:
@@ -254,8 +251,10 @@ class Path(PrintedResult):
             and the number `flagged`.
         """
         rows = [
-            {"mean": e.mean, "se": e.se, "no_update": e.no_update}
-            | {
+            {
+                "mean": e.mean,
+                "se": e.se,
+                "no_update": e.no_update,
                 "approximation_error": e.approximation_error,
                 "proved": float(np.mean(e.proved)),
                 "flagged": len(e.flagged()),
@@ -277,13 +276,10 @@ class Path(PrintedResult):
             ends = best.value in (self.values.min(), self.values.max())
         worst = max(point.estimate.approximation_error for point in self._comparable)
         proved = np.mean([np.mean(point.estimate.proved) for point in self.points])
-        simplest = None
+        within = ""
         if np.isfinite(best.estimate.se):
             simplest = self.one_standard_error
-        within = (
-            simplest
-            and f"{value_text(simplest.value)}: {simplest.mean:.6g}, the simplest within one SE of the best"
-        )
+            within = f"{value_text(simplest.value)}: {simplest.mean:.6g}, the simplest within one SE of the best"
         checks: dict[str, list[Any]] = {}  # of refits under the other penalties
         for point in self.points:
             if point is best:
@@ -298,7 +294,7 @@ class Path(PrintedResult):
             ("stopped", self.labels.stopped),
             ("refits", f"{self.plan.num_refits} under each, {self.labels.refit}"),
             ("best", f"{value_text(best.value)}: held-out loss {best.estimate._mean_text}"),
-            ("one SE", within or ""),
+            ("one SE", within),
             ("approximation", f"± {worst:.1g} on a mean at most, {proved:.0%} of refits proved"),
             (
                 "not told apart",
@@ -464,10 +460,8 @@ def path(
     # the model of all columns
     if active_model is not None:
         objective = active_model.whole.model
-    plan, audit = (
-        plan_reader("path", objective).read(plan, groups),
-        count("path: audit", audit, 0),
-    )
+    plan = plan_reader("path", objective).read(plan, groups)
+    audit = count("path: audit", audit, 0)
     keep_freed()
     penalty_by_label = _label_penalties(objective, penalties)
     points = dict[Any, PathPoint]()

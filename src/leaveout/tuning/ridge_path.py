@@ -54,14 +54,13 @@ class _Axes:
         self.shift = 1 + np.abs(offset) + np.abs(objective.y)
         # share of the intercept in a leverage
         self.share = objective.intercept / self.omega.sum()
-        self.center, self.level = (
-            self.share * (self.omega @ x),
-            self.share * (self.omega @ self.target),
-        )
+        self.center = self.share * (self.omega @ x)
+        self.level = self.share * (self.omega @ self.target)
         z = x - self.center
         scatter = (z.T if self.plain else z.T * self.omega) @ z
         values, self.vectors = linalg.eigh(scatter)
-        self.values, self.z = np.maximum(values, 0.0), z @ self.vectors
+        self.values = np.maximum(values, 0.0)
+        self.z = z @ self.vectors
         # how far V is from orthogonal, and VΛVᵀ from the scatter; and the rounding of both, and of
         # the scatter
         self.skew = (
@@ -99,7 +98,8 @@ class _Axes:
 
 def ridges(objective: AbstractRegression, alphas: PerAlpha, plan: Plan) -> PathRefit:
     """Leave out single rows under every α, several α at a time; `plan` names the rows."""
-    axes, size = _Axes(objective), max(GROUP, PASS // objective.num_units)
+    axes = _Axes(objective)
+    size = max(GROUP, PASS // objective.num_units)
     run = lambda penalties, proved: [
         np.concatenate(part)
         for part in zip(
@@ -177,7 +177,8 @@ def _leave_rows_out(axes: _Axes, alpha: PerAlpha, plan: Plan, proved: bool) -> t
         resolved = (denominator.min(1) > OWN_HESSIAN_BELOW) & (
             error.max(1) <= NEGLIGIBLE * (1 + mean)
         )
-    losses[:, ~plan.held], error[:, ~plan.held] = np.nan, 0.0
+    losses[:, ~plan.held] = np.nan
+    error[:, ~plan.held] = 0.0
     baseline = np.where(plan.held, 0.5 * seen**2, np.nan)
     theta = np.c_[coef, level] if axes.share else coef
     return theta, baseline, losses, error, mean, resolved

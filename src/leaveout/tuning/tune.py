@@ -889,7 +889,9 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         """Fit at hyperparameters, and take the criterion over each group of units."""
         pairs = zip(study.space.items(), np.exp(x), strict=True)
         hyper = {name: float(np.clip(value, *ends)) for (name, ends), value in pairs}
-        fit, rho, out = study.fit_trial(hyper), np.array(list(hyper.values())), []
+        fit = study.fit_trial(hyper)
+        rho = np.array(list(hyper.values()))
+        out = []
         plan = plan_reader("tune", fit.objective).resolve(study.plan)
         for among, look in zip(groups, slopes.of_groups(fit, plan, rho, groups), strict=True):
             along = look.slope * rho

@@ -312,7 +312,7 @@ def batches_of_part(part: tuple[int, int] | None, checkpoint: object) -> slice |
     try:
         k, total = map(operator.index, part)
     except (TypeError, ValueError):
-        k, total = 1, 0
+        k = total = 0
     if not 0 <= k <= total or not total:
         raise ValueError(
             f"cross_validate: part must be (k, K), two whole numbers, with k from 0 to K − 1 or from 1 to K; got {part!r}."

@@ -570,7 +570,8 @@ class FoldEstimator:
                 fold = make()
             keep(fold.arrays)
             return fold
-        arrays, draws = read_step(), self.posterior.draws
+        arrays = read_step()
+        draws = self.posterior.draws
         numbers: NamedValues = {
             name: arrays[name][()] for name in FoldResult._fields if name in arrays
         }

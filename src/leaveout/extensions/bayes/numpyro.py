@@ -90,7 +90,8 @@ def from_numpyro(
             f"{caller}: the first argument must be the model, a function; got {type(model).__name__}."
         )
     if not args and not kwargs:
-        args, kwargs = getattr(mcmc, "_args", ()), getattr(mcmc, "_kwargs", {})
+        args = getattr(mcmc, "_args", ())
+        kwargs = getattr(mcmc, "_kwargs", {})
     # of arrays of NumPy JAX confuses programs in double and in single precision
     to_jax = lambda leaf: (
         jnp.asarray(leaf) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" else leaf

@@ -151,7 +151,8 @@ class Integrated(Sampled):
         """Return the mode of each integrand and its standard deviation there, without their
         derivatives by θ.
         """
-        ones, centre, scale = (jnp.ones(len(self.present)), *self._start_and_scale)
+        ones = jnp.ones(len(self.present))
+        centre, scale = self._start_and_scale
         height = self._height(*jax.lax.stop_gradient((theta, weights)))
         # without its units an effect lies where effects lie, and not near its own draws
         grid = jnp.linspace(jnp.min(centre - 2 * scale), jnp.max(centre + 2 * scale), MODE_STARTS)

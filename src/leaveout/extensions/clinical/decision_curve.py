@@ -186,7 +186,8 @@ def decision_curve(
     columns = ["net_benefit", "se", "low", "high", "all", "all_se", "none", "treated"]
     table = pd.DataFrame(benefits, pd.Index(t, name="threshold"), columns)
     half = stats.t.ppf((1 + level) / 2, rows.freedom) * table["se"]
-    table["low"], table["high"] = table["net_benefit"] - half, table["net_benefit"] + half
+    table["low"] = table["net_benefit"] - half
+    table["high"] = table["net_benefit"] + half
     return DecisionCurve(table, rows.measure.fit, level, rows.time, rows.note)
 
 

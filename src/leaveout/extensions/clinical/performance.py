@@ -48,7 +48,6 @@ from ...developer import (
     RefitPoints,
     StepResult,
     TwoNumbers,
-    UnitWeights,
     anywhere,
     areas,
     dot,
@@ -117,9 +116,6 @@ class AbstractPerformance(abc.ABC):
     by the name's beginning.
     """
 
-    fit: Fit
-    weights: UnitWeights
-    y: PerRow
     LIMITS: ClassVar[dict[str, TwoNumbers]]
     kind: ClassVar[str] = "link"  # of predictions
 

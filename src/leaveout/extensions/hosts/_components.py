@@ -144,7 +144,8 @@ class AbstractComponents(AbstractSolved):
     ) -> Points:
         sums = _sums(self)[changed]
         n = len(self.design)
-        index, delta = np.minimum(index, n - 1), weight - 1.0
+        index = np.minimum(index, n - 1)
+        delta = weight - 1.0
         p = self.design.shape[1]
         solutions = np.empty((len(index), self.y.shape[1] * (p + 1)))
         batch_size = BATCH // (p * (index.shape[1] + (p if self.forms else 8)))

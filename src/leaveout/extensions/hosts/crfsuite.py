@@ -172,7 +172,8 @@ def _arrays(weights: Weights) -> tuple[NamedArrays, NamedArrays]:
     ):
         for (first, label), value in entries.items():
             place = rows[first], weights.labels[label]
-            theta[name][place], free[name][place] = value, True
+            theta[name][place] = value
+            free[name][place] = True
     return theta, free
 
 

@@ -832,7 +832,7 @@ def rescales(estimator: Any) -> bool:
         return rescales(estimator.estimator)
     if not isinstance(estimator, Pipeline) or len(estimator.steps) < 2:
         return False
-    (*before, scaler), last = (step for _, step in estimator.steps[:-1]), estimator.steps[-1][1]
+    *before, scaler, last = (step for _, step in estimator.steps)
     if isinstance(last, OneVsRestClassifier):
         last = last.estimator
     if type(scaler) is not StandardScaler or _learn(before) or type(last) not in READERS:

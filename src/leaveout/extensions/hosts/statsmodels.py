@@ -537,12 +537,14 @@ def _hurdle(model, params: Array) -> tuple[AbstractObjective, dict]:
     powers = []
     params = np.asarray(params)
     for part, submodel in (("zero_", model.model1), ("", model.model2)):
-        theta[f"{part}coef"], params, main = params[:p], params[p:], submodel.model_main
-        negative = type(main).__name__ == "NegativeBinomialP"
+        theta[f"{part}coef"] = params[:p]
+        params = params[p:]
+        main = submodel.model_main
         power = 0.0
-        if negative:
+        if type(main).__name__ == "NegativeBinomialP":
             power = 2 - main.parameterization
-            theta[f"{part}dispersion"], params = params[0], params[1:]
+            theta[f"{part}dispersion"] = params[0]
+            params = params[1:]
         powers.append(power)
     return HostLoss(
         hurdle, _count_rows(model, zero_power=powers[0], power=powers[1]), theta, _remark(model)

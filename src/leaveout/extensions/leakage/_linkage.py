@@ -756,10 +756,9 @@ def _rate_table(values: Float[Array, "2 3"]) -> pd.DataFrame:
 
 def _interval(values) -> str:
     """Return the mean of draws, or a mean with its interval."""
-    if len(values) == 3:
-        mean, low, high = values
-    else:
-        mean, low, high = (np.mean(values), *np.quantile(values, TAILS))
+    if len(values) != 3:
+        values = np.mean(values), *np.quantile(values, TAILS)
+    mean, low, high = values
     return f"{mean:,.1f} ({low:,.0f} to {high:,.0f})"
 
 

@@ -112,7 +112,8 @@ class Batches:
                 design = np.empty((features + ones, len(x)), float).T
             else:
                 design = np.empty((len(x), features + ones))
-            design[:, :features], design[:, features:] = x, 1.0
+            design[:, :features] = x
+            design[:, features:] = 1.0
             labels = start + np.arange(len(x))
             if self.roles.group is not None:
                 *vectors, labels = vectors

@@ -245,7 +245,8 @@ def _step_rows(block: RowBlock, loss: Loss, anchor: PassFit) -> LeftOutRows:
             anchor.sample, block, loss, anchor, step.take(open_rows), float(table.scale[0])
         )
         better = good & (estimates < error[open_rows])
-        error[open_rows[better]], proved[open_rows[better]] = estimates[better], False
+        error[open_rows[better]] = estimates[better]
+        proved[open_rows[better]] = False
     value = np.where(step.is_determined, loss.derivatives(step.center, block.y, (0,))[0], np.nan)
     return LeftOutRows(
         units,

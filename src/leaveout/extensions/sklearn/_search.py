@@ -406,7 +406,8 @@ def _family(
             )
             yield result._replace(values=warn_of_missing(result, error_score)), seconds
         return
-    starts, seconds = first.fits, first.fit_seconds
+    starts = first.fits
+    seconds = first.fit_seconds
     for penalty in penalties:
         began = time.perf_counter()
         starts = tuple(

@@ -78,13 +78,6 @@ def classes(loss: losses.AbstractLoss, outputs: int, scale: str) -> int:
 class ResidualVariance:
     """Residual variance Σ w r² / Σ w of least squares over the rows that each refit sees."""
 
-    rows: Any
-    y: Array
-    offset: float | Array
-    weight: Array
-    mean: Callable[[Any], Any]
-    linear: bool
-
     def __init__(
         self,
         rows: Any,

@@ -189,10 +189,8 @@ class AbstractEngine(ABC):
         XᵀV⁻¹X lacks the shares of the clusters, or kkᵀ/c of a row, with k its row of V⁻¹X and c =
         (V⁻¹)ᵢᵢ = w(1 − wv).
         """
-        regressions, total = (
-            self.regressions(theta[None], np.ones((1, units))),
-            lambda part: np.bincount(regressions.unit, part, units),
-        )
+        regressions = self.regressions(theta[None], np.ones((1, units)))
+        total = lambda part: np.bincount(regressions.unit, part, units)
         (logdet,), solved = regressions.solve()
         weight = regressions.weight[0]
         residual = regressions.residual[:, 0]
