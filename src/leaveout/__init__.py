@@ -6,20 +6,20 @@ from ._runtime.namespaces import attach as _attach, place_of as _place_of
 from ._runtime.providers import provide as _provide
 
 # modules are imported when one of their names is used
-_found, __dir__, __all__ = _attach(__name__, __file__)
+_found, __dir__, __all__ = _attach(__name__)
 _provide(  # what the core calls of later rooms and of extensions
-    clinical_page=lambda: _import(".extensions.clinical.page", __name__),
-    leakage_page=lambda: _import(".extensions.leakage._page", __name__),
-    posterior_influence=lambda: _import(".extensions.bayes.posterior_influence", __name__),
-    plot=lambda: _import(".plot", __name__),
-    report=lambda: _import(".reporting.report", __name__),
-    no_model=lambda: _import(".validation.no_model", __name__),
-    bca=lambda: _import(".validation.bca", __name__),
-    target=lambda: _import(".validation.target", __name__),
-    nested=lambda: _import(".validation.nested_intervals", __name__),
-    fit_answers=lambda: _import(".diagnostics.fit_answers", __name__),
-    covariance=lambda: _import(".diagnostics.covariance", __name__),
-    predict=lambda: _import(".diagnostics.prediction_intervals", __name__),
+    clinical_page="leaveout.extensions.clinical.page",
+    leakage_page="leaveout.extensions.leakage._page",
+    posterior_influence="leaveout.extensions.bayes.posterior_influence",
+    plot="leaveout.plot",
+    report="leaveout.reporting.report",
+    no_model="leaveout.validation.no_model",
+    bca="leaveout.validation.bca",
+    target="leaveout.validation.target",
+    nested="leaveout.validation.nested_intervals",
+    fit_answers="leaveout.diagnostics.fit_answers",
+    covariance="leaveout.diagnostics.covariance",
+    predict="leaveout.diagnostics.prediction_intervals",
 )
 
 

@@ -6,4 +6,4 @@ imported before it is used. What stands here may change between versions, as pub
 
 from ._runtime.namespaces import attach as _attach
 
-__getattr__, __dir__, __all__ = _attach(__name__, __file__, False)
+__getattr__, __dir__, __all__ = _attach(__name__, False)

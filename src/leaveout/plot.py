@@ -6,4 +6,4 @@ shows, or on the given axes. No function changes matplotlib's global style.
 
 from ._runtime.namespaces import attach as _attach
 
-__getattr__, __dir__, __all__ = _attach(__name__, __file__)
+__getattr__, __dir__, __all__ = _attach(__name__)

@@ -6,4 +6,4 @@ placeholder `jax` has the name of its module, and is taken from there.
 
 from .namespaces import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__, False)
+__getattr__, __dir__, __all__ = attach(__name__, False)

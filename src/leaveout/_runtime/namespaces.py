@@ -44,13 +44,13 @@ def place_of(name: str, room_of: Callable[[str], Any], names: list[str]) -> str:
     )
 
 
-def attach(module: str, file: str, for_users: bool = True) -> Any:
+def attach(module: str, for_users: bool = True) -> Any:
     """Return `__getattr__`, `__dir__` and `__all__` of a module, by the imports of its stub.
 
     What it hands out for users has signatures that can be read. No name is that of a module beside
     the stub, unless it is that module.
     """
-    path = Path(file)
+    path = Path(str(sys.modules[module].__file__))
     package = module
     if path.stem != "__init__":
         package = module.rpartition(".")[0]

@@ -5,4 +5,4 @@ And the measures of textbooks.
 
 from .._runtime.namespaces import attach as _attach
 
-__getattr__, __dir__, __all__ = _attach(__name__, __file__)
+__getattr__, __dir__, __all__ = _attach(__name__)

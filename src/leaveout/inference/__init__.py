@@ -7,4 +7,4 @@ other modules serve these.
 
 from .._runtime.namespaces import attach as _attach
 
-__getattr__, __dir__, __all__ = _attach(__name__, __file__)
+__getattr__, __dir__, __all__ = _attach(__name__)

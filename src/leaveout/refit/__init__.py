@@ -4,4 +4,4 @@ the exact one.
 
 from .._runtime.namespaces import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__, False)
+__getattr__, __dir__, __all__ = attach(__name__, False)

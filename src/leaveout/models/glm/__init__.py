@@ -2,4 +2,4 @@
 
 from ..._runtime.namespaces import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__, False)
+__getattr__, __dir__, __all__ = attach(__name__, False)
