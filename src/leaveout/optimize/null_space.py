@@ -90,9 +90,7 @@ def _cut(objective) -> Float[ndarray, "flat params"]:
     Those of its centred rows' smallest singular values.
     """
     x = objective.design[:, : objective.num_features]
-    weight = objective.sample_weight
-    if weight is None:
-        weight = np.ones(len(x))
+    weight = objective.row_weights
     mean = weight @ x / weight.sum() if objective.intercept else np.zeros(x.shape[1])
     root = linalg.qr(np.sqrt(weight)[:, None] * (x - mean), mode="r")
     _, s, vectors = linalg.svd(root, full_matrices=True)

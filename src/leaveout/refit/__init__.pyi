@@ -4,7 +4,6 @@ from ._anchor import (
     GROUP as GROUP,
     OWN_HESSIAN_BELOW as OWN_HESSIAN_BELOW,
     PASS as PASS,
-    LinearFitCache as LinearFitCache,
     is_narrow as is_narrow,
     linear_cache as linear_cache,
 )

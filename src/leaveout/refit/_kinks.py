@@ -693,9 +693,7 @@ def _size(fit: Fit) -> Vector:
     """Roots of the bound of the diagonal of ∇²L, of all coefficients."""
     model: ActiveCox = fit.objective  # type: ignore[assignment]
     _, _, pushed, _ = model._by_units(fit.vector[None], np.ones((1, model.num_units)))
-    row_weights = pushed[0] + model.event * (
-        1.0 if model.sample_weight is None else model.sample_weight
-    )
+    row_weights = pushed[0] + model._cases(model.event)
     return np.sqrt(row_weights @ model.whole.model.design**2 + model.whole.ridge)
 
 

@@ -53,7 +53,7 @@ INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
 }
 
 
-def axes_of(ax: "Axes | None", size: TwoNumbers) -> "Axes":
+def axes_of(ax: "Axes | None", size: TwoNumbers = (6.0, 4.0)) -> "Axes":
     """Return the given axes, else those of a new figure."""
     if ax is None:
         try:
@@ -194,7 +194,7 @@ def losses(
         worst.no_update, worst.no_update, worst.loss, color="tab:blue", alpha=0.4, linewidth=0.8
     )
     _label_points(ax, worst[label], worst.no_update, worst.loss)
-    ax.legend(frameon=False, loc="lower right")
+    legend(ax, "lower right", None)
     title = f"held-out loss {_mean(estimate)}\nwith no update {estimate.no_update:.4g}"
     ax.set(
         xlabel=_axis_label(estimate, f"loss of a {label} with no update"),
@@ -250,7 +250,7 @@ def agreement(estimate: Estimate, exact: Estimate, ax: "Axes | None" = None) -> 
     ax.scatter(reported, true, **POINT_STYLE)
     ends = [np.min(reported), np.max(reported)]
     ax.plot(ends, ends, label="equal", **REFERENCE)
-    ax.legend(frameon=False, loc="upper left")
+    legend(ax, "upper left", None)
     ax.set(
         xscale="log",
         yscale="log",
@@ -300,7 +300,7 @@ def comparison(estimates: dict[Any, Estimate], ax: "Axes | None" = None) -> "Axe
     >>> [label.get_text() for label in axes.get_xticklabels()]
     ['plain', 'ridge']
     """
-    ax = axes_of(ax, (6.0, 4.0))
+    ax = axes_of(ax)
     table = compare(estimates)
     best = table.index[0]
     names = list(estimates)
@@ -380,7 +380,7 @@ def path(
     >>> lo.plot.path(found).get_xlabel()
     'penalty'
     """
-    ax = axes_of(ax, (6.0, 4.0))
+    ax = axes_of(ax)
     table = path.table()
     best = path.best
     by_number = table.index.dtype == float and bool((table.index > 0).all())
@@ -476,7 +476,7 @@ def tuning(
     >>> lo.plot.tuning(found).get_xlabel()
     'l2'
     """
-    ax = axes_of(ax, (6.0, 4.0))
+    ax = axes_of(ax)
     if name is None:
         name = next(iter(tuning.space))
     if name not in tuning.space:
@@ -987,14 +987,13 @@ def field(
         raise TypeError(
             f"plot.field: the first argument is a Fit of a Markov random field, or a Gaussian one; got {got}."
         )
-    effects = None
     if hasattr(mrf, "smoothed"):
         effects = mrf.smoothed(fit)["effect"].to_numpy()
-    if effects is None:
-        number, sites = mrf.x.shape[:2]
-    else:
         number = 1
         sites = len(effects)
+    else:
+        effects = None
+        number, sites = mrf.x.shape[:2]
     positions = np.asarray(coordinates, float)
     if positions.shape != (sites, 2) or not np.isfinite(positions).all():
         raise ValueError(
@@ -1126,7 +1125,7 @@ def smooth(
     bound = model.smooths[term][0]
     names = bound.term.columns
     table = table[table["term"] == term]
-    ax = axes_of(ax, (6.0, 4.0))
+    ax = axes_of(ax)
     if len(names) == 2:
         grid = table.pivot_table(index=names[1], columns=names[0], values="value")
         most = np.abs(grid.to_numpy()).max()
@@ -1143,25 +1142,16 @@ def smooth(
             f"plot.smooth: {term} is of {len(names)} columns; draw what lo.tuning.curves makes of it."
         )
     (name,) = names
-    ends = table[["low", "high"]].to_numpy().T
     if bound.term.bs[0] in LABELS:
-        order = np.argsort(table["value"].to_numpy())
-        value = table["value"].to_numpy()[order]
-        ax.errorbar(
-            np.arange(len(order)),
-            value,
-            np.abs(ends[:, order] - value),
-            linewidth=1,
-            **DOTS,
-        )
-        if len(order) <= 30:
-            ax.set_xticks(
-                np.arange(len(order)),
-                [str(label) for label in table[name].to_numpy()[order]],
-                rotation=45,
-            )
+        table = table.sort_values("value")
+        place = np.arange(len(table))
+        value = table["value"].to_numpy()
+        bars = np.abs(table[["low", "high"]].to_numpy().T - value)
+        ax.errorbar(place, value, bars, linewidth=1, **DOTS)
+        if len(table) <= 30:
+            ax.set_xticks(place, [str(label) for label in table[name]], rotation=45)
     else:
-        band(ax, table[name], ends[0], ends[1], f"{level:.0%} interval")
+        band(ax, table[name], table["low"], table["high"], f"{level:.0%} interval")
         ax.plot(table[name], table["value"], color="tab:blue", label="term")
         rows = np.asarray(bound.columns[0]).reshape(len(bound.columns[0]), -1)[:, 0]
         ax.plot(
@@ -1254,10 +1244,7 @@ def forest(
     count = len(rows) + (pooled is not None)
     ax = axes_of(ax, (7.0, 1.2 + 0.32 * count))
     place = np.arange(len(rows))
-    if "weight" in rows:
-        weight = rows["weight"].to_numpy(float)
-    else:
-        weight = np.ones(len(rows))
+    weight = rows.get("weight", pd.Series(1.0, rows.index)).to_numpy(float)
     colors = [
         "tab:orange" if marked is not None and name == marked else "tab:blue" for name in rows.index
     ]

@@ -48,7 +48,7 @@ def pit(
         raise TypeError(
             f"plot.pit: give lo.bayes.elpd(posterior, plan).predict(); got {type(predictions).__name__}."
         )
-    ax = axes_of(ax, (6.0, 4.0))
+    ax = axes_of(ax)
     values = predictions.table["pit"].dropna().to_numpy()
     bars = int(np.clip(len(values) // 10, 5, 20))  # ten units or more in a bar
     low, high = scipy.stats.binom.interval(0.95, len(values), 1 / bars)

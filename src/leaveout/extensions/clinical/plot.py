@@ -143,7 +143,7 @@ def decision_curve(
     >>> lo.plot.decision_curve(lo.clinical.decision_curve(lo.cross_validate(fit, 5))).get_ylabel()
     'net benefit'
     """
-    ax = axes_of(ax, (6.0, 4.0))
+    ax = axes_of(ax)
     if not isinstance(curve, DecisionCurve):
         curve = decide(curve)
     table = curve.table

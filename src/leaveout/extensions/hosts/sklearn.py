@@ -204,8 +204,6 @@ def _logistic(estimator) -> HostObjective:
     C = float(values[0])
     choice_note = _choice_remark("C", C) if searched else ""
     strength = 0.0 if style in (None, "none") else 1.0 / C
-    penalises_intercept = estimator.solver == "liblinear" and estimator.fit_intercept
-    intercept_scale = float(estimator.intercept_scaling) if penalises_intercept else 0.0
     return HostObjective(
         "logistic",
         strength * (1 - ratio),
@@ -214,8 +212,12 @@ def _logistic(estimator) -> HostObjective:
         estimator.class_weight,
         choice_note=choice_note,
         l1=strength * ratio,
-        intercept_scale=intercept_scale,
+        intercept_scale=_intercept_scale(estimator) * (estimator.solver == "liblinear"),
     )
+
+
+def _intercept_scale(estimator) -> float:
+    return float(estimator.fit_intercept * estimator.intercept_scaling)
 
 
 def _support_vectors(estimator) -> HostObjective:
@@ -230,7 +232,7 @@ def _support_vectors(estimator) -> HostObjective:
         estimator.fit_intercept,
         True,
         estimator.class_weight,
-        intercept_scale=estimator.intercept_scaling,
+        intercept_scale=_intercept_scale(estimator),
     )
 
 
@@ -241,7 +243,7 @@ def _support_vector_regression(estimator) -> HostObjective:
         losses.EpsilonInsensitive(estimator.epsilon, width=1.0),
         1.0 / estimator.C,
         estimator.fit_intercept,
-        intercept_scale=estimator.intercept_scaling,
+        intercept_scale=_intercept_scale(estimator),
     )
 
 
@@ -444,19 +446,17 @@ def _fit_rounded(objective: GLM | Regression, theta: NamedArrays) -> Fit:
         value = function(objective, vector).look(vector)[0]
     else:
         value = look(kink_point[0], np.ones(objective.num_units), vector).value
-    weight = (
-        objective.num_units if objective.sample_weight is None else objective.sample_weight.sum()
-    )
     loss: Any = objective.loss_function
+    least = float(solution.value)
     # largest excess of a minimiser with kinks
-    excess = float(value - solution.value)
-    rounding = float(loss.most * weight)
+    excess = float(value - least)
+    rounding = float(loss.most * objective.row_weights.sum())
     message = (
-        f"a minimum on these data: its objective is {value:.6g}, the least {float(solution.value):.6g}, and rounding its kinks "
+        f"a minimum on these data: its objective is {value:.6g}, the least {least:.6g}, and rounding its kinks "
         f"explains {rounding:.2g} of that at most. Was it fitted on these data, with these weights, and did its solver arrive?"
     )
     max_host_excess = 0.02  # largest relative excess of a host's objective over its least value
-    if excess > 2 * rounding + max_host_excess * abs(float(solution.value)):
+    if excess > 2 * rounding + max_host_excess * abs(least):
         raise ValueError(f"from_sklearn: the estimator is not near {message}")
     if excess > rounding:
         warn(f"from_sklearn: the estimator is not at {message} The fit is at that least.")
@@ -879,11 +879,7 @@ def with_parameters(estimator: Any, parameters: NamedArrays) -> Any:
     else:
         coef = np.asarray(parameters["coef"])
         intercept = np.asarray(parameters.get("intercept", 0.0))
-        if (
-            (solver := type(host) in READERS and describe(host))
-            and solver.intercept_scale
-            and solver.intercept
-        ):
+        if (solver := type(host) in READERS and describe(host)) and solver.intercept_scale:
             intercept = coef[..., -1] * solver.intercept_scale
             coef = coef[..., :-1]
         if isinstance(host, PLSRegression):
@@ -1030,7 +1026,7 @@ def _objective(
     }
     if isinstance(host.loss, losses.HuberScale):
         return Regression(X, np.ravel(y), host.loss, penalty, **options)
-    if host.intercept_scale and host.intercept:
+    if host.intercept_scale:
         X = _with_constant(X, host.intercept_scale)
         options["intercept"] = False
     if not host.labels:
@@ -1082,14 +1078,13 @@ def _parameters(objective: GLM | Regression, host: HostObjective, estimator) -> 
     """Return the parameters θ̂ of the host itself."""
     coef = np.asarray(estimator.coef_, float)
     intercept = np.asarray(estimator.intercept_, float)
-    has_constant = bool(host.intercept_scale and host.intercept)
-    num_columns = objective.num_features - has_constant
+    num_columns = objective.num_features - bool(host.intercept_scale)
     if coef.shape[-1] != num_columns:
         raise ValueError(
             f"from_sklearn: the estimator has {coef.shape[-1]} coefficients, but X has {num_columns} columns: "
             "it was fitted on other data."
         )
-    if has_constant:
+    if host.intercept_scale:
         return {"coef": np.append(coef, intercept / host.intercept_scale)}
     if coef.size == objective.num_features:
         coef = coef.ravel()
