@@ -35,6 +35,7 @@ from ._runtime.arrays import (
     TwoTexts as TwoTexts,
     UnaryFunction as UnaryFunction,
     UnitNumbers as UnitNumbers,
+    join as join,
     level_numbers as level_numbers,
     members_by_label as members_by_label,
     silence as silence,

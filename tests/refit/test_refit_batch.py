@@ -11,9 +11,10 @@ import pytest
 from flint import arb
 
 import leaveout as lo
+from leaveout._runtime import join
 from leaveout.refit import _enclosure, distance_of_fit, distances, lengths
 from leaveout.refit._anchor import linear_cache
-from leaveout.refit._refit_batch import Rung, climb, join, put, take
+from leaveout.refit._refit_batch import Rung, climb, put, take
 from leaveout.validation.batches import Collected, over_refits
 from tests.oracles.balls import SLOPES, Refits, column
 from tests.problems.proofs import DESIGNS, fit_of, plans

@@ -47,6 +47,7 @@ from .arrays import (
     UnitFlags as UnitFlags,
     UnitNumbers as UnitNumbers,
     UnitVectors as UnitVectors,
+    join as join,
     level_numbers as level_numbers,
     members_by_label as members_by_label,
     silence as silence,

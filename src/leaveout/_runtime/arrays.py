@@ -69,6 +69,14 @@ def slices(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
+def join(parts: list[Any]):
+    """Concatenate records of arrays."""
+    if not isinstance(parts[0], tuple):
+        return np.concatenate(parts)
+    columns = [join(list(columns)) for columns in zip(*parts, strict=True)]
+    return getattr(parts[0], "_make", tuple)(columns)
+
+
 def level_numbers(labels: Any) -> IntArray:
     """Return the number of each label among the distinct ones, in their order."""
     return np.unique(labels, return_inverse=True)[1]

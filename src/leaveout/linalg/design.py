@@ -25,6 +25,7 @@ from .._runtime import (
     TwoArrays,
     TwoCounts,
     UnitVectors,
+    join,
     record,
     silence,
     slices,
@@ -552,7 +553,7 @@ class MultiOutputDesign:
             share = np.linalg.eigvalsh(roots[block].swapaxes(1, 2) @ inner @ roots[block])[:, -1]
             length = np.sqrt(np.maximum(square.max(1), 0.0)) / (1 - 1 / self.outputs)
             parts.append((norm, np.maximum(share, 0.0), length, inner))
-        return Extent(*map(np.concatenate, zip(*parts, strict=True)))
+        return Extent(*join(parts))
 
     def extents(self, roots: RefitRoots, shares: Float[Array, "refits ..."]) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""

@@ -11,7 +11,7 @@ scale), unless the author gives it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from .._runtime import (
     Scalar,
     UnitVectors,
     cached_on,
+    join,
     slices,
 )
 from ..plans import RefitRows
@@ -502,12 +503,12 @@ class ClosedFormBatch:
     def hessian(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute ∇²F."""
         return self._by_group(
-            lambda points, group: (
-                self.objective.hessians(points, self.weights(group), self._start_states(group)),
+            lambda points, group: self.objective.hessians(
+                points, self.weights(group), self._start_states(group)
             ),
             lanes,
             theta,
-        )[0]
+        )
 
     def hessian_changes(self, theta: Points, lanes: Lanes) -> Matrices:
         """Compute the change of ∇²F at θ from weights of one."""
@@ -529,9 +530,9 @@ class ClosedFormBatch:
             places = np.concatenate([points + k * move for k in STENCIL[0]])
             start = self._start_states(np.tile(group, 4))
             slopes = self.objective.look(places, np.tile(self.weights(group), (4, 1)), start)[1]
-            return (length * np.tensordot(STENCIL[1], slopes.reshape(4, *points.shape), 1),)
+            return length * np.tensordot(STENCIL[1], slopes.reshape(4, *points.shape), 1)
 
-        return lambda vectors: self._by_group(differentiate, lanes, theta, vectors)[0]
+        return lambda vectors: self._by_group(differentiate, lanes, theta, vectors)
 
     def losses(self, theta: Points, lanes: Lanes) -> HeldOutLosses:
         """Held-out losses, zero where not scored.
@@ -542,17 +543,14 @@ class ClosedFormBatch:
         def evaluate(theta, group):
             weights, index, held, states = self._entries(group)
             values = self.objective.losses(theta, weights, index, held, states)
-            return (np.where(held, values, 0.0) if values.ndim > 1 else values,)
+            return np.where(held, values, 0.0) if values.ndim > 1 else values
 
-        return self._by_group(evaluate, lanes, theta)[0]
+        return self._by_group(evaluate, lanes, theta)
 
     def slopes(self, theta: Points, lanes: Lanes) -> Points:
         """Gradients of the summed held-out losses."""
-
-        def evaluate(theta, group):
-            return (self.objective.steepest(theta, *self._entries(group)),)
-
-        return self._by_group(evaluate, lanes, theta)[0]
+        evaluate = lambda theta, group: self.objective.steepest(theta, *self._entries(group))
+        return self._by_group(evaluate, lanes, theta)
 
     def around(
         self, theta: Points, moves: Float[ndarray, "lanes moves params"], lanes: Lanes
@@ -586,23 +584,19 @@ class ClosedFormBatch:
                 )[1]
                 for k in places
             ]
-            return (np.tensordot(shares, slopes, 1) / WEIGHT_DIFFERENCE**order,)
+            return np.tensordot(shares, slopes, 1) / WEIGHT_DIFFERENCE**order
 
-        return self._by_group(
-            evaluate, lanes, np.broadcast_to(move, (len(lanes), center.shape[1]))
-        )[0]
+        return self._by_group(evaluate, lanes, np.broadcast_to(move, (len(lanes), center.shape[1])))
 
     def predictions(
         self, theta: Points, lanes: Lanes, kind: str
     ) -> Float[ndarray, "lanes width ..."]:
         """Predict the units of a batch."""
         index = self.rows.index
-        evaluate = lambda points, group: (
-            self.objective.predictions(
-                points, self.weights(group), index[group], kind, self._start_states(group)
-            ),
+        evaluate = lambda points, group: self.objective.predictions(
+            points, self.weights(group), index[group], kind, self._start_states(group)
         )
-        return self._by_group(evaluate, lanes, theta)[0]
+        return self._by_group(evaluate, lanes, theta)
 
     def _center(self) -> Float[ndarray, "1 params"]:
         return np.asarray(ravel(self.like), float)[None]
@@ -642,7 +636,7 @@ class ClosedFormBatch:
         held = self.rows.held[lanes]
         return self.weights(lanes), index, held, self._start_states(lanes)
 
-    def _by_group(self, evaluate: Callable[..., Sequence[ndarray]], lanes: Lanes, *points: Points):
+    def _by_group(self, evaluate: Callable[..., Any], lanes: Lanes, *points: Points):
         """Apply a function to the refits in groups, so that the weights and states of a group fit
         into memory.
         """
@@ -651,11 +645,12 @@ class ClosedFormBatch:
         size = self.objective.costs.lanes or 2**21 // (
             self.objective.num_units + (0 if usual is None else usual.size)
         )
-        pieces = [
-            evaluate(*(part[group] for part in (*points, lanes)))
-            for group in slices(max(len(lanes), 1), size)
-        ]
-        return tuple(map(np.concatenate, zip(*pieces, strict=True)))
+        return join(
+            [
+                evaluate(*(part[group] for part in (*points, lanes)))
+                for group in slices(max(len(lanes), 1), size)
+            ]
+        )
 
 
 @cached_on

@@ -36,6 +36,7 @@ from .._runtime import (
     PrintedResult,
     Slow,
     conventional,
+    join,
     members_by_label,
     record,
     slices,
@@ -169,8 +170,9 @@ class BandedFactor:
         return out / self.rows.total
 
     def target_losses(self, targets: Targets) -> TargetLosses:
-        parts = [self._target_losses(self.rows.y[:, batch]) for batch in self.rows.batches(targets)]
-        return TargetLosses(*map(np.concatenate, zip(*parts, strict=True)))
+        return join(
+            [self._target_losses(self.rows.y[:, batch]) for batch in self.rows.batches(targets)]
+        )
 
     def entries(self, y: TargetColumns, remainder: ArrayList) -> tuple[TargetValues, Array]:
         """Bounds of the rounding errors of the mean losses, and the losses of all scored

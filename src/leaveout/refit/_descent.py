@@ -59,6 +59,7 @@ from .._runtime import (
     compile_static,
     jax,
     jnp,
+    join,
     record,
     silence,
     slices,
@@ -97,7 +98,7 @@ from ..plans import RefitRows, few_size
 from ._anchor import DenseMetric, IdentityMetric, OwnHessians, Products, RefitMetric, own_metric
 from ._enclosure import CAUTION, MAX_CONTRACTION
 from ._expansion import GRADIENTS, ExpandedBatch, Expansion, ScaledExpansion, expandable
-from ._refit_batch import Rung, climb, join, put, take
+from ._refit_batch import Rung, climb, put, take
 
 MAX_CHORD_STEPS = 20  # steps before a refit goes to the next rung
 DEPTH = 5  # number of moves that acceleration keeps

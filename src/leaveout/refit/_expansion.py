@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import slices
+from .._runtime import join, slices
 from ..objectives import (
     Directions,
     HeldOutLosses,
@@ -192,7 +192,7 @@ class Expansion:
         u = np.concatenate([self._root(lanes) for lanes in batches])
         beyond = self._beyond(u)
         parts = [self._judge(u[lanes], lanes, beyond) for lanes in batches]
-        distances, losses, error = map(np.concatenate, zip(*parts, strict=True))
+        distances, losses, error = join(parts)
         return ExpandedBatch(u, distances, self.runs.shape_losses(losses), error)
 
     def change(self, u: Points, remainder: PerLane, lanes: Lanes) -> PerLane:

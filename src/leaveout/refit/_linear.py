@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import RESULTS, LaneEntries, ListedValues, SettledBy, record, silence
+from .._runtime import RESULTS, LaneEntries, ListedValues, SettledBy, join, record, silence
 from ..linalg import EVERYONE, change, everyone_or
 from ..objectives import (
     Displacements,
@@ -58,7 +58,7 @@ from ._enclosure import (
     newton,
     take_steps,
 )
-from ._refit_batch import Rung, climb, join, take
+from ._refit_batch import Rung, climb, take
 from ._single_rows import PRODUCTS, OneRow, RowSteps, candidates, one_row, take_row_steps
 
 Array = np.ndarray

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import ArrayRecord, record, silence, slices
+from .._runtime import ArrayRecord, join, record, silence, slices
 from ..linalg import (
     Extent,
     Predictors,
@@ -42,7 +42,6 @@ from ._anchor import (
 )
 from ._enclosure import HURRY, STEPS, inverse_roots
 from ._linear import TIGHT, within
-from ._refit_batch import join
 from ._single_rows import (
     PRODUCTS,
     OneRow,

@@ -108,14 +108,6 @@ def put(record, parts: Iterable[tuple[Lanes | slice, Any]]):
     return record._make(columns)
 
 
-def join(parts: list[Any]):
-    """Concatenate records of arrays."""
-    if not isinstance(parts[0], tuple):
-        return np.concatenate(parts)
-    columns = [join(list(columns)) for columns in zip(*parts, strict=True)]
-    return getattr(parts[0], "_make", tuple)(columns)
-
-
 class CommonError(NamedTuple):
     """Common part of the errors of single rows.
 

@@ -44,6 +44,7 @@ from .._runtime import (
     ThreeArrays,
     TwoArrays,
     cached_on,
+    join,
     silence,
     slices,
 )
@@ -62,7 +63,7 @@ from ..linalg import (
 from ..objectives import Flags, PerLane, PerUnit, Points, Selection, Vector, weights_of
 from ..optimize import Fit
 from ..plans import RefitRows
-from ._refit_batch import CommonError, RefitBatch, join
+from ._refit_batch import CommonError, RefitBatch
 
 Array = np.ndarray
 PerSelected = Float[Array, " selected"]

@@ -13,7 +13,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.dummy import DummyRegressor
 
-from leaveout.extensions.leakage import _blocks, _chain, _neighbours, _partitions
+from leaveout.extensions.leakage import _blocks, _neighbours, _partitions
 from leaveout.extensions.leakage._models import LeakageFold
 from leaveout.leakage import Injection, Linkage, leakage_corrected
 
@@ -83,7 +83,7 @@ def test_drawn_partitions_have_the_law_of_the_definition(name, unlisted, exact, 
     p = np.random.default_rng(3).uniform(0.15, 0.8, len(edges))
     if not exact:
         monkeypatch.setattr(_partitions, "MAX_ENUMERATED_RECORDS", 1)
-    monkeypatch.setattr(_chain, "PULL", pull)
+    monkeypatch.setattr(_partitions, "PULL", pull)
     expected, inside = law(name, p, unlisted, pull)
     drawn = Linkage.from_pairs((*edges.T, p), int(edges.max()) + 1, unlisted=unlisted).partitions(
         num, rng=1
@@ -626,6 +626,6 @@ def test_chains_that_have_not_settled_say_so(monkeypatch):
     monkeypatch.setattr(_partitions, "MAX_ENUMERATED_RECORDS", 1)
     links = lambda: Linkage.from_pairs((*GRAPHS["clique"].T, np.full(len(GRAPHS["clique"]), 0.4)))
     links().partitions(10)
-    monkeypatch.setattr(_chain, "MAX_SWEEP_STEPS", 1)
+    monkeypatch.setattr(_partitions, "MAX_SWEEP_STEPS", 1)
     with pytest.warns(UserWarning, match="have not settled.*not each was asked once"):
         links().partitions(10)

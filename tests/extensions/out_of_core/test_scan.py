@@ -22,7 +22,6 @@ import scipy
 import leaveout as lo
 from leaveout.extensions.out_of_core import (
     batches as _batches,
-    map_parts,
     pass_runner as _runner,
     passes as _passes,
     row_refits as _iterated,
@@ -517,7 +516,7 @@ def test_a_cluster_reads_each_part_once_if_its_memory_holds_all(memory, tmp_path
         return read(fragment, *arguments)
 
     monkeypatch.setattr(_batches.Fragment, "read", count)
-    monkeypatch.setattr(map_parts, "UNLIMITED", memory)
+    monkeypatch.setattr(_runner, "UNLIMITED", memory)
     options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "memory_limit": 0}
     with Client(dashboard_address=":0", **options):
         alike(alone, run())

@@ -42,6 +42,7 @@ from ...developer import (
     functions,
     jax,
     jnp,
+    join,
     join_remarks,
     map_arrays,
     record,
@@ -411,8 +412,7 @@ class Posterior(AbstractPosterior):
         look = lambda points: functions(self.objective, self.like, rows(points)).look(
             points, np.arange(len(points))
         )
-        pieces = [look(points) for points in self._parts(theta)]
-        value, slope = map(np.concatenate, zip(*pieces, strict=True))
+        value, slope = join([look(points) for points in self._parts(theta)])
         return value + np.sum(weights * self.constant), slope
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...developer import PerRow, RowFlags, decrements, silence
+from ...developer import PerRow, RowFlags, decrements, join, silence
 from .pass_runner import PassRunner
 from .passes import (
     LeftOutRows,
@@ -49,8 +49,7 @@ def leave_groups_out(run: PassRunner, scan: Scan, anchor: PassFit, rtol: float, 
     if count < 2:
         raise ValueError(f"scan: groups has {count} label; at least two groups are needed.")
     size = max(1, GROUP_NUMBERS // len(anchor.theta) ** 2)
-    steps = [_step(run, anchor, names[k : k + size]) for k in range(0, count, size)]
-    refits = GroupRefits(*map(np.concatenate, zip(*steps, strict=True)))
+    refits = join([_step(run, anchor, names[k : k + size]) for k in range(0, count, size)])
     scan, groups = _left_out(run, replace(scan, groups=names), anchor, refits)
     request = np.random.default_rng(0).choice(count, min(audit, count), replace=False)
     reasons, opened = choose(scan, groups, request, rtol, audit)

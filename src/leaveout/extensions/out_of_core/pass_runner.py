@@ -34,6 +34,7 @@ from ...developer import (
     cholesky,
     condition,
     factor_error,
+    join,
     keep,
     making,
     newton,
@@ -311,7 +312,7 @@ class PassRunner:
         for part_result in self.over_rows(leave_rows_out, anchor, audit_rows):
             total += part_result["sums"]
             own_rows = LeftOutRows(*(part_result[name] for name in LeftOutRows._fields))
-            several = [worst(LeftOutRows.join([*several, own_rows]), audit_rows)]
+            several = [worst(join([*several, own_rows]), audit_rows)]
         return replace(scan, totals=total, every=self.columns), several[0], audit_rows
 
     def over_rows(

@@ -53,6 +53,7 @@ from ...developer import (
     float64,
     gradient_error,
     is_short,
+    join,
     next_term,
     record,
     sherman_morrison_step,
@@ -230,10 +231,6 @@ class LeftOutRows(NamedTuple):
     def take(self, places: Array) -> "LeftOutRows":
         return LeftOutRows(*(part[places] for part in self))
 
-    @staticmethod
-    def join(several: "list[LeftOutRows]") -> "LeftOutRows":
-        return LeftOutRows(*(np.concatenate(part) for part in zip(*several, strict=True)))
-
 
 @float64
 def sums(blocks: Iterator[RowBlock], loss: losses.AbstractLoss, theta: Vector) -> Sums:
@@ -329,7 +326,7 @@ def leave_rows_out(
     with _collecting(file) as (write, columns):
         for block in blocks:
             left_out = _step_rows(block, loss, anchor)
-            selected = [worst(LeftOutRows.join([*selected, worst(left_out, request)]), request)]
+            selected = [worst(join([*selected, worst(left_out, request)]), request)]
             write(left_out)
             total += sum_losses(left_out, anchor.level)
     return selected[0]._asdict() | {"sums": total} | columns

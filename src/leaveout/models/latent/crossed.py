@@ -13,7 +13,7 @@ import scipy
 from numpy import linalg
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayList, TwoArrays, members_by_label, record, slices
+from ..._runtime import ArrayList, TwoArrays, join, members_by_label, record, slices
 from ...objectives import State
 from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -186,8 +186,7 @@ class CrossedFactors(LaplaceEngine):
                 for k in part:
                     block = slice(last, last := last + len(members[k]))
                     blocks.append((members[k], K[None, block, block]))
-        block_losses = [self._without(mode, rows, K) for rows, K in blocks]
-        changes, losses = map(np.concatenate, zip(*block_losses, strict=True))
+        changes, losses = join([self._without(mode, rows, K) for rows, K in blocks])
         return changes, changes if joint else losses
 
     def _without(self, mode: LaplaceMode, rows: NDArray, K: NDArray) -> tuple[NDArray, NDArray]:

@@ -15,7 +15,7 @@ latent Gaussian variables, so that a row of weight zero has no effect. With α =
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,6 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
-    ArrayTuple,
     ListedUnits,
     ListedValues,
     MakeArray,
@@ -35,6 +34,7 @@ from ..._runtime import (
     Strings,
     TwoArrays,
     UnitVectors,
+    join,
     silence,
     slices,
     static,
@@ -369,15 +369,16 @@ class GaussianProcess(AbstractClosedForm):
         slope[:, 1:] = grown - 1
         return np.sum(grown - theta[:, 1:], 1), slope
 
-    def _in_parts(self, function: Callable[..., ArrayTuple], *arrays: Array) -> ArrayTuple:
+    def _in_parts(self, function: Callable[..., Any], *arrays: Array) -> Any:
         """Apply a function to as many places as are factorised together."""
         size = FACTORISED_ENTRIES // self.num_units**2
         with silence("all"):
-            parts = [
-                function(*(array[part] for array in arrays))
-                for part in slices(max(1, len(arrays[0])), size)
-            ]
-        return tuple(map(np.concatenate, zip(*parts, strict=True)))
+            return join(
+                [
+                    function(*(array[part] for array in arrays))
+                    for part in slices(max(1, len(arrays[0])), size)
+                ]
+            )
 
     def look(self, theta: Points, weights: Weights, state: State = None) -> ValueAndGradient:
         value, slope = self._in_parts(
@@ -421,12 +422,10 @@ class GaussianProcess(AbstractClosedForm):
         theta = np.asarray(theta, float)
         if np.array_equal(seen[:, order], np.arange(self.num_units) < size[:, None]):  # nested
             rows = None if seen.all() else order
-            (terms,) = self._in_parts(
-                lambda chunk: (self._factorise(chunk, order=rows).terms,), theta
-            )
+            terms = self._in_parts(lambda chunk: self._factorise(chunk, order=rows).terms, theta)
             values = np.pad(np.cumsum(terms, 1), ((0, 0), (1, 0)))[:, size]
         else:
-            (values,) = self._in_parts(lambda chunk: (self._without(chunk, seen),), theta)
+            values = self._in_parts(lambda chunk: self._without(chunk, seen), theta)
         with silence("over", "invalid"):
             values = values + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
         return np.fmin(values, np.inf)
@@ -465,10 +464,7 @@ class GaussianProcess(AbstractClosedForm):
             reduction = np.einsum("pij,pij->pi", half @ inverse, half)
             return mean, np.maximum(np.exp(2 * theta[:, 1:2]) - reduction, 0.0)
 
-        mean, variance = self._in_parts(
-            moments, np.asarray(theta, float), np.asarray(weights, float)
-        )
-        return mean, variance
+        return self._in_parts(moments, np.asarray(theta, float), np.asarray(weights, float))
 
     def losses(
         self,

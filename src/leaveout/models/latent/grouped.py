@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayList, ThreeArrays, TwoArrays, record, slices
+from ..._runtime import ArrayList, ThreeArrays, TwoArrays, join, record, slices
 from ...objectives import STENCIL, Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
@@ -143,8 +143,7 @@ class OneFactor(AbstractEngine):
             return weights @ value[0], weights @ gradient[0], np.repeat(modes, len(theta), 0)
         size = NODE_ENTRIES // (len(self.order) * _num_nodes(self.rule))
         parts = [self._evaluate(theta[k], weights[k], state, k) for k in slices(len(theta), size)]
-        value, gradient, modes = map(np.concatenate, zip(*parts, strict=True))
-        return value, gradient, modes
+        return join(parts)
 
     @property
     def costs(self) -> Costs:

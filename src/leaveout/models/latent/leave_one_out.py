@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from ..._runtime import ArrayList, Indices, Shape, SubsetValues, silence, slices
+from ..._runtime import ArrayList, Indices, Shape, SubsetValues, join, silence, slices
 from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, without_values
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
@@ -77,7 +77,7 @@ def alone(mode: LaplaceMode, rings: Rings) -> RowsAlone:
             for part in slices(len(rows), rows_left_out_at_a_time)
         )
         parts = [_leave_out(mode, covariance, chunk, tilt, tilt_product) for chunk in chunks]
-    return RowsAlone(*map(np.concatenate, zip(*parts, strict=True)))
+    return join(parts)
 
 
 def rings(mode: LaplaceMode, rows: Indices, exactly: Exactly) -> Rings | None:
