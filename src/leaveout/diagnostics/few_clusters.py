@@ -63,7 +63,7 @@ def bootstrap_tests(fit, label, names, num_resamples, rng):
 def _statistics(model, theta, place, groups, draws):
     """Return t of each draw, and the standard error by the clusters' scores."""
     predictors = model.predictors
-    omega = predictors.weigh(np.ones((1, model.num_units)))[0][0]
+    omega, _ = predictors.full_weights
     derivatives = predictors.loss.derivatives(predictors.eta(theta[None])[0], model.y, (1, 2))
     slope, curvature = (weight_terms(omega, part) for part in derivatives)
     rows = predictors.design.rows(slice(None))

@@ -131,7 +131,7 @@ def hat_diagonal(fit: Fit) -> PerUnit:
             len(units), objective.outputs, -1
         )
         leverages[units] = np.sum((curvature_root[units] @ z) ** 2, (1, 2))
-    return model.weigh(np.ones((1, n)))[0][0, :n] * leverages
+    return model.full_weights[0][:n] * leverages
 
 
 @compile_static

@@ -588,6 +588,12 @@ class Predictors:
     inverse_link: Callable[[Arrays], Arrays]
     norms: Norms | None  # the penalty's norms of groups, none of which is zero
 
+    @property
+    def full_weights(self) -> tuple[RowValues, float]:
+        """ω of every row, and κ, where every unit weighs one."""
+        (omega,), (kappa,) = self.weigh(np.ones((1, len(self.y))))
+        return omega, kappa
+
     def penalty_terms(self, theta: RefitPoints) -> tuple[Float[Array, " refits"], RefitPoints]:
         """Value and gradient of the penalty beside the rows."""
         pushed = theta @ self.penalty

@@ -71,7 +71,6 @@ class LeastNorm:
         intercept: bool,
         ridge: PerFeature,
     ):
-        n = len(y)
         p = len(ridge)
         self.x = model.design.x[:, :p]
         self.cut = getattr(fit.objective, "cut", 0.0)
@@ -79,7 +78,7 @@ class LeastNorm:
         self.y = y - model.offset
         self.ridge = ridge
         self.has_host = bool(self.cut or getattr(fit.objective, "least_norm", False))
-        self.weight = model.weigh(np.ones((1, n)))[0][0]
+        self.weight, _ = model.full_weights
         self.has_penalty = bool(ridge.any())
         # maps the solution to β
         self.coefficient_map = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)
@@ -89,7 +88,7 @@ class LeastNorm:
         if isinstance(fit.objective, OrthogonalGLM) and not fit.objective.is_shift:
             self.natural = fit.objective.basis[:p, :p]
         self.z = self.x @ self.coefficient_map
-        self.spare = UNIT * CAUTION * (n + p)
+        self.spare = UNIT * CAUTION * (len(y) + p)
 
     @cached_property
     def factorised_rows(self) -> "FactorisedRows":

@@ -191,7 +191,7 @@ def _nearby(F: Function, theta: Vector, flat: Flat) -> bool:
     gap = gaps(
         model.loss, model.y, eta, CurvatureBounds(reference, reference), 2 * size * norm, reference
     )
-    omega = model.weigh(np.ones((1, F.of.num_units)))[0][0]
+    omega, _ = model.full_weights
     enclosure = ball(gap, reference, omega * mass, np.array([size]), np.array([2 * size]))
     # proved distance from the minimiser, relative to the length of θ, at which it counts as reached
     proved_reach = 1e-6

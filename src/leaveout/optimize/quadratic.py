@@ -188,7 +188,7 @@ class LocalQuadratic(Module):
         if model is None or not model.separate:
             return influence(self.objective, self.theta, self.root)
         n = self.objective.num_units
-        weight = model.weigh(np.ones((1, n)))[0][0, :n]
+        weight = model.full_weights[0][:n]
         eta = model.unit_predictors(np.arange(n)[None], self.vector[None])[0]
         slope = weight_terms(weight, model.unit_loss.derivatives(eta, model.y, (1,))[0])
         rows = model.design.whiten(np.arange(n), self.root)

@@ -715,7 +715,7 @@ def linear_cache(fit: Fit) -> LinearFitCache:
     assert model is not None
     theta = fit.vector
     eta = model.eta(theta[None])[0]
-    (weight,), (kappa,) = model.weigh(np.broadcast_to(1.0, (1, len(model.y))))
+    weight, kappa = model.full_weights
     loss, slope, curvature = model.loss.derivatives(eta, model.y, (0, 1, 2))
     root = fit.quadratic.root
     several = model.design.outputs > 1

@@ -120,7 +120,7 @@ class Stack:
         self.second = second
         self.ratio = total / len(theta)
         self.eta = model.eta(theta)
-        self.weight = model.weigh(np.ones((1, len(model.y))))[0][0]
+        self.weight, _ = model.full_weights
         self.slope, self.curvature = model.loss.derivatives(self.eta, model.y, (1, 2))
         hessian = (
             self.design.gram(np.broadcast_to(self.weight, self.eta.shape), self.curvature) + second

@@ -754,7 +754,7 @@ def _second_derivative(fit: Fit, model: Predictors, rows: RefitRows, direction: 
 
     Xᵀ(ω ℓ‴ (Xd)² + 2 Δω ℓ″ Xd) + 2 Δκ P d.
     """
-    (omega,), (kappa,) = model.weigh(np.ones((1, fit.objective.num_units)))
+    omega, kappa = model.full_weights
     curvature, third = model.loss.derivatives(model.eta(fit.vector[None])[0], model.y, (2, 3))
     derivatives = np.empty_like(direction)
     for chunk in groups(np.arange(len(direction)), omega.size, direction.shape[1]):

@@ -101,7 +101,7 @@ class WideModel:
         self.x: Any = model.design.csr
         self.transpose = self.x.T.tocsr()
         self.eta = model.eta(self.theta[None])[0]
-        self.omega, self.kappa = (part[0] for part in model.weigh(np.ones((1, self.units))))
+        self.omega, self.kappa = model.full_weights
         self.loss, self.slope, curvature = model.loss.derivatives(self.eta, model.y, (0, 1, 2))
         self.curvature = weight_terms(self.omega, curvature)  # ω ℓ″
         self.penalty_diagonal = np.asarray(model.penalty.diagonal())

@@ -90,7 +90,7 @@ def certify(
     if len(objective.labels.classes) == 2:
         labels = [str(label) for label in objective.labels.classes]
     X = np.asarray(objective.lines.rows(np.arange(n)), float)[:, :features]
-    (base,), (times,) = model.weigh(np.ones((1, n)))
+    base, times = model.full_weights
     offset = np.broadcast_to(np.asarray(model.offset, float), n)
     *names, response, weight_name, offset_name = _distinct(
         [*map(str, objective.names[:features]), "y", "weight", "offset"]
@@ -158,7 +158,7 @@ def _folds(
     """
     out = []
     n = len(model.y)
-    (base,), _ = model.weigh(np.ones((1, n)))
+    base, _ = model.full_weights
     for k in np.flatnonzero(proved & np.isfinite(error)):
         entries = slice(plan.indptr[k], plan.indptr[k + 1])
         # others have no loss
