@@ -138,7 +138,7 @@ from .data.formulas import (
 )
 
 # factors, and whether a matrix has one
-from .linalg.curvature import Curvature as Curvature
+from .linalg.curvature import Curvature as Curvature, solve_each as solve_each
 
 # rows of linear predictors, and their losses
 from .linalg.design import (

@@ -15,6 +15,7 @@ from .arrays import (
     generator as generator,
     index_of as index_of,
     is_default_index as is_default_index,
+    is_number as is_number,
     label_texts as label_texts,
     match_columns as match_columns,
     match_labels as match_labels,

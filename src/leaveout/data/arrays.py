@@ -461,6 +461,11 @@ def compress_rows(caller: str, name: str, value: Any) -> Any:
     return rows
 
 
+def is_number(values: Any) -> bool:
+    """Tell whether a column, labels or their type are numbers, and not true or false."""
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
 def _column(column: "pd.Series") -> Array | None:
     """Return a column as float64; None if it does not hold numbers."""
     if is_pandas(column.dtype, "CategoricalDtype"):

@@ -942,10 +942,9 @@ def _shift(
         if offset is None:
             had = "has an offset: give that of the new rows as offset="
         raise ValueError(f"{caller}: the model {had}.")
-    shape = (len(objective.classes),) if objective.classes else ()
     if offset is None:
         return None
-    return column(caller, "offset", offset, rows, shape)
+    return column(caller, "offset", offset, rows, objective.per_row)
 
 
 def _refits(request: Request, fit: Fit, plan: Plan) -> Refits:
@@ -989,9 +988,8 @@ def _predict_by_refits(
     objective: Any = fit.objective
     q = design.shape[1]
     x = design[rows]
-    several = (len(objective.classes),) if objective.classes else ()
-    coefficients = refits.theta.reshape(-1, q) if several else refits.theta[:, :q]
-    eta = (x @ coefficients.T).reshape(len(rows), len(refits.theta), *several)
+    coefficients = refits.theta.reshape(-1, q) if objective.classes else refits.theta[:, :q]
+    eta = (x @ coefficients.T).reshape(len(rows), len(refits.theta), *objective.per_row)
     if shift is not None:
         eta += shift[rows, None]
     return _response(

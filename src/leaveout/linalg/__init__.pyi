@@ -16,6 +16,7 @@ from .conjugate_gradients import (
 from .curvature import (
     Curvature as Curvature,
     cholesky as cholesky,
+    solve_each as solve_each,
 )
 from .design import (
     DENSE_BLOCK as DENSE_BLOCK,

@@ -39,6 +39,11 @@ def cholesky(matrices: Squares) -> Squares:
     return out.reshape(matrices.shape)
 
 
+def solve_each(matrices: Squares, vectors: Float[Array, "*matrices k"]) -> Array:
+    """Compute `A⁻¹ b` for each of many matrices and its vector."""
+    return linalg.solve(matrices, vectors[..., None])[..., 0]
+
+
 class Curvature(NamedTuple):
     """Factors L of one matrix or of several; the identity where one is not positive definite."""
 

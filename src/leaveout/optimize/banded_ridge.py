@@ -43,7 +43,7 @@ from .._runtime import (
     warn,
 )
 from ..data import floats
-from ..linalg import UNIT, Curvature
+from ..linalg import UNIT, Curvature, solve_each
 from ..models.glm import BandedRidge
 from ..plans import Plan
 
@@ -326,7 +326,7 @@ class Search:
         damped = curvature + (self.damping[:, None] * size + floor)[:, :, None] * np.eye(
             slope.shape[1]
         )
-        step = -linalg.solve(damped, slope[..., None])[..., 0]
+        step = -solve_each(damped, slope)
         round_reach = 2.0  # largest change of a log penalty in a round
         step /= np.maximum(np.abs(step).max(1, keepdims=True) / round_reach, 1.0)
         rho = np.clip(self.rho + step, *self.ends)

@@ -46,6 +46,7 @@ from ..data import (
     floats,
     generator,
     index_of,
+    is_number,
     match_columns,
     match_labels,
     named_column,
@@ -89,6 +90,10 @@ class RefitRows(NamedTuple):
         return self._replace(
             index=self.index[lanes], weight=self.weight[lanes], held=self.held[lanes]
         )
+
+    def units(self, num_units: int) -> IntArray:
+        """Return the listed units, the first in the place of padding."""
+        return np.where(self.index < num_units, self.index, 0)
 
     @staticmethod
     def of_all(num_units: int, num_refits: int) -> "RefitRows":
@@ -1134,8 +1139,7 @@ def stratified(
     """
     code, levels = codes("stratified", "y", y)
     n = len(code)
-    number = pd.api.types.is_numeric_dtype(levels) and not pd.api.types.is_bool_dtype(levels)
-    if number and (np.any(levels % 1) or np.bincount(code).max() < k):
+    if is_number(levels) and (np.any(levels % 1) or np.bincount(code).max() < k):
         code = np.searchsorted(np.quantile(code, np.arange(1, 10) / 10), code)
     k = count("stratified: k", k, 2, int(np.bincount(code).max()))
 

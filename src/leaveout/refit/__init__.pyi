@@ -52,4 +52,5 @@ from ._strategies import (
 )
 from ._wide import (
     by_probes as by_probes,
+    held_losses as held_losses,
 )

@@ -978,7 +978,7 @@ class FoldMetric:
         self.off = np.zeros(count)
         self.hessian: RefitMetric
         self.inverse: RefitMetric
-        units = np.where(rows.index < anchor.units, rows.index, 0)
+        units = rows.units(anchor.units)
         self.lost_curvature = anchor.lost_curvature(units, -delta)  # curvature that is left out
         narrow = width == 1 or 4 * self.lost_curvature.shape[1] <= rank
         if anchor.model.separate and (

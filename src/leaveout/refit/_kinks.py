@@ -399,7 +399,7 @@ class Conditions:
         anchor = self.active_fit.anchor
         rows = self.rows
         x = self.active_fit.full_model.smooth.design.x
-        units = np.where(rows.index < active_fit.units, rows.index, 0)[lanes]
+        units = rows.units(active_fit.units)[lanes]
         delta = (rows.weight - 1)[lanes] * anchor.weight[units]
         length = linalg.norm(self.center[lanes], axis=1)
         radius = self.radius[lanes]
@@ -1040,7 +1040,7 @@ class Following:
         for lane, parameters in self.empty.items():
             rows = self._select(np.array([lane]))
             eta = self.active_fit.anchor.model.unit_predictors(
-                np.minimum(rows.index, self.active_fit.units - 1),
+                rows.units(self.active_fit.units),
                 parameters[None, self.active_fit.place],
             )
             scores[lane] = losses(self.active_fit.fit, rows, eta)[0]

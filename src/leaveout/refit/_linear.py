@@ -802,7 +802,4 @@ def losses(fit: Fit, rows: RefitRows, eta: Array) -> ListedValues:
 def predictors_at(fit: Fit, rows: RefitRows, u: Displacements) -> ListedOutputs:
     """Predictors of the listed units at displacements."""
     anchor = linear_cache(fit)
-    return anchor.model.unit_predictors(
-        np.where(rows.index < anchor.units, rows.index, 0),
-        anchor.theta + u @ anchor.root,
-    )
+    return anchor.model.unit_predictors(rows.units(anchor.units), anchor.theta + u @ anchor.root)

@@ -726,7 +726,7 @@ def _expansion(fit: Fit, rows: RefitRows, order: int) -> ndarray:
         and fit.num_params <= max(64, int(rows.num_refits))
     ):
         delta = rows.weight - 1.0
-        places = np.minimum(rows.index, fit.objective.num_units - 1)  # δ is zero at padding
+        places = rows.units(fit.objective.num_units)  # δ is zero at padding
         first = -np.array(
             [d @ fit.quadratic.influence[index] for index, d in zip(places, delta, strict=True)]
         )

@@ -223,7 +223,7 @@ def settle_wide(
 def _settle(wide_model: WideModel, rows: RefitRows, start: Points, steps: int) -> WideRefit:
     omega, kappa = wide_model.model.weigh(weights_of(rows, wide_model.units))
     count = len(kappa)
-    units = np.where(rows.index < wide_model.units, rows.index, 0)
+    units = rows.units(wide_model.units)
     curvature = np.empty((wide_model.units, count))
     before = np.empty(units.shape)
     converged = np.zeros(count, bool)
@@ -270,10 +270,10 @@ def _settle(wide_model: WideModel, rows: RefitRows, start: Points, steps: int) -
     return WideRefit(theta, predict(theta, np.arange(count)), before, first, converged)
 
 
-def _held_losses(wide_model: WideModel, rows: RefitRows, eta: LaneEntries) -> LaneEntries:
+def held_losses(model: Predictors, rows: RefitRows, eta: Array) -> LaneEntries:
     """Losses of held rows at their predictors, zero where not scored."""
-    y = wide_model.model.y[np.where(rows.index < wide_model.units, rows.index, 0)]
-    return np.where(rows.held, wide_model.model.unit_loss.derivatives(eta, y, (0,))[0], 0.0)
+    y = model.y[rows.units(len(model.y))]
+    return np.where(rows.held, model.unit_loss.derivatives(eta, y, (0,))[0], 0.0)
 
 
 def exactly(fit: Fit, rows: RefitRows) -> RefitBatch:
@@ -281,8 +281,8 @@ def exactly(fit: Fit, rows: RefitRows) -> RefitBatch:
     wide_model = cast(WideModel, wide(fit))
     products = wide_model.products
     refits = settle_wide(wide_model, rows)
-    losses = _held_losses(wide_model, rows, refits.center)
-    change = losses - _held_losses(wide_model, rows, refits.before)
+    losses = held_losses(wide_model.model, rows, refits.center)
+    change = losses - held_losses(wide_model.model, rows, refits.before)
     error = np.abs(change).sum(1) + 1e-12 * np.abs(losses).sum(1)
     result = np.where(refits.converged, RESULTS.successful, RESULTS.not_converged)
     ball = lambda: (fit.quadratic.back(refits.theta - wide_model.theta), np.zeros(len(error)))
@@ -306,7 +306,7 @@ def one_step(fit: Fit, rows: RefitRows) -> RefitBatch:
     wide_model = cast(WideModel, wide(fit))
     exact = exactly(fit, rows)
     refits = settle_wide(wide_model, rows, steps=1)
-    losses = _held_losses(wide_model, rows, refits.center)
+    losses = held_losses(wide_model.model, rows, refits.center)
     error = np.abs(losses - exact.scores).sum(1) + exact.error
     return replace(exact, make=lambda: refits.theta, error=error, scores=losses, ball=None)
 

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from .._runtime import Lines, NamedValues, UnaryFunction, record
-from ..data import label_texts as worded
+from ..data import is_number, label_texts as worded
 from ..validation.checks import Check
 from . import plot
 from .questions import Card
@@ -46,10 +46,7 @@ class PageTable:
     def data(self) -> NamedValues:
         """Return the columns, which of them hold numbers, and the rows, for JSON."""
         frame = self.frame
-        kinds = [
-            pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind)
-            for kind in frame.dtypes
-        ]
+        kinds = [is_number(kind) for kind in frame.dtypes]
         columns = [_cells(frame.iloc[:, k]) for k in range(frame.shape[1])]
         return {
             "columns": list(map(str, frame.columns)),

@@ -299,7 +299,7 @@ class Neighbourhoods:
         """Return the units that refits leave out, their weight changes, and the curvature without
         them.
         """
-        units = np.minimum(batch.rows.index, len(self.model.y) - 1)
+        units = batch.rows.units(len(self.model.y))
         delta = batch.rows.weight - 1.0
         return units, delta, _Metric(rows[units], delta * solution.curvature[units])
 

@@ -191,7 +191,7 @@ def _degrees(
         total = 0.0
         squares = 0.0
         for batch in plan._batches(2**18, q, q):
-            units = np.minimum(batch.rows.index, len(rows) - 1)
+            units = batch.rows.units(len(rows))
             held = batch.rows.held
             squared_omissions = (1 - batch.rows.weight) ** 2
             k = np.matmul(rows[units], rows[units].swapaxes(1, 2))

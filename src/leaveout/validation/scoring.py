@@ -56,7 +56,7 @@ from ..objectives import (
 )
 from ..optimize import Fit
 from ..plans import CAPACITY, Plan, RefitRows, few_more
-from ..refit import RefitBatch
+from ..refit import RefitBatch, held_losses
 from .metrics import SCORES, Measure, ScoreName
 
 # directions in which an unknown function is evaluated within the remaining distance
@@ -160,7 +160,7 @@ class OfDistribution(NamedScore):
             values = self.score(
                 mean,
                 self.distribution.dispersion(rows, theta),
-                y[np.minimum(rows.index, len(y) - 1)],
+                y[rows.units(len(y))],
             )
         return np.where(rows.held, values, 0.0)
 
@@ -371,12 +371,7 @@ def scores(fit: Fit, rows: RefitRows, theta: ndarray) -> FloatArray:
     model = fit.quadratic.predictor_data
     if model is None:
         return derive_batch(fit.objective, fit.theta, rows).losses(theta, np.arange(len(theta)))
-    index = np.minimum(rows.index, len(model.y) - 1)
-    return np.where(
-        rows.held,
-        model.unit_loss.derivatives(model.unit_predictors(index, theta), model.y[index], (0,))[0],
-        0.0,
-    )
+    return held_losses(model, rows, model.unit_predictors(rows.units(len(model.y)), theta))
 
 
 def predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -> FloatArray:
@@ -389,7 +384,7 @@ def predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -> FloatAr
 def modelled_predictions(fit: Fit, rows: RefitRows, theta: ndarray, kind: str) -> FloatArray:
     model = fit.quadratic.predictor_data
     if model is not None:
-        eta = model.unit_predictors(np.minimum(rows.index, len(model.y) - 1), theta)
+        eta = model.unit_predictors(rows.units(len(model.y)), theta)
         with silence("all"):
             if kind == "link":
                 return eta

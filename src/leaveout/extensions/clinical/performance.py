@@ -60,6 +60,7 @@ from ...developer import (
     record,
     silence,
     slices,
+    solve_each,
     thresholds,
     unit_weights,
     whole,
@@ -364,7 +365,7 @@ def logistic(
         tiny = 1e-15 * np.trace(H, axis1=1, axis2=2)[:, None, None] * np.eye(columns)
         matrices = np.where(sound[:, None, None], H + tiny, np.eye(columns))
         gradient = np.stack([dot(residual, column) for column in z], 1)
-        step = linalg.solve(matrices, gradient[..., None])[..., 0]
+        step = solve_each(matrices, gradient)
         done = (np.abs(step) <= tol * (1 + np.abs(theta - step))).all(1)
         return Proposal(step, v.sum(1), done & sound, ~sound)
 

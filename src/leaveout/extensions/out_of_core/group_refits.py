@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...developer import PerRow, RowFlags, decrements, join, silence
+from ...developer import PerRow, RowFlags, decrements, join, silence, solve_each
 from .pass_runner import PassRunner
 from .passes import (
     LeftOutRows,
@@ -82,7 +82,7 @@ def _step(run: PassRunner, anchor: PassFit, names: Array) -> GroupRefits:
     determined = least - off > anchor.floor
     hessian[~determined] = np.eye(len(anchor.theta))
     share = np.where(determined, np.minimum(least - off, 1.0), 1.0)
-    u = -np.linalg.solve(hessian, gradient[..., None])[..., 0]
+    u = -solve_each(hessian, gradient)
     noise = 4 * anchor.noise / np.sqrt(share)
     length = decrements(-u, gradient) + noise
     after = anchor.table.ball(length, share, np.ones(len(u))).after

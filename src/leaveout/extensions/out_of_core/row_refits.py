@@ -19,6 +19,7 @@ from ...developer import (
     change,
     decrements,
     silence,
+    solve_each,
 )
 from .pass_runner import PassRunner
 from .passes import WORST, LeftOutRows, PassFit, losses_at, weighted_gradients
@@ -205,7 +206,7 @@ def by_newton(
         least = linalg.eigvalsh(hessian)[:, 0]
         good = least > anchor.floor
         hessian[~good], least = np.eye(len(anchor.theta)), np.where(good, least, 1.0)
-        step = -linalg.solve(hessian, gradient[..., None])[..., 0]
+        step = -solve_each(hessian, gradient)
         noise = 4 * anchor.noise / np.sqrt(least)
         length = decrements(-step, gradient) + noise
         relative_change = scale * length / np.sqrt(least)

@@ -34,6 +34,7 @@ from ..._runtime import (
     PyTree,
     RowCoefficients,
     Scalar,
+    Shape,
     Strings,
     TwoArrays,
     UnaryFunction,
@@ -209,12 +210,11 @@ class AbstractRegression(AbstractLinearPredictor):
         self.trials = num_trials
         if weight is not None and ((weight < 0).any() or not weight.any()):
             raise ValueError(f"{caller}: sample_weight must not be negative, nor zero everywhere.")
-        outputs = (len(self.classes),) if self.classes else ()
         if offset is not None and self.classes:
             offset = np.broadcast_to(
-                numbers(caller, "offset", offset).reshape(n, -1), (n, *outputs)
+                numbers(caller, "offset", offset).reshape(n, -1), (n, *self.per_row)
             )
-        self.offset = None if offset is None else column(caller, "offset", offset, n, outputs)
+        self.offset = None if offset is None else column(caller, "offset", offset, n, self.per_row)
         if class_weight not in (None, "balanced"):
             raise ValueError(
                 f"{caller}: class_weight must be None or 'balanced'; got {class_weight!r}. Use sample_weight."
@@ -251,6 +251,11 @@ class AbstractRegression(AbstractLinearPredictor):
     @property
     def num_features(self) -> int:
         return self.design.shape[1] - self.intercept
+
+    @property
+    def per_row(self) -> Shape:
+        """Shape of the predictors of one row: a number, or one of each class."""
+        return (len(self.classes),) if self.classes else ()
 
     @property
     def row_weights(self) -> ndarray:
@@ -314,7 +319,7 @@ class AbstractRegression(AbstractLinearPredictor):
 
     def _to_unconstrained(self, parameters):
         caller = type(self).__name__
-        shape = (len(self.classes),) if self.classes else ()
+        shape = self.per_row
         shared = list(self.loss_function.natural(np.zeros(self.own)))
         if not isinstance(parameters, dict) or {*parameters, "intercept"} != {
             "intercept",

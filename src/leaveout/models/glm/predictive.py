@@ -98,7 +98,7 @@ class ResidualVariance:
         return self.rows.products(self.weight[None])[0]
 
     def __call__(self, rows: RefitRows, theta: RefitPoints) -> Float[Array, "refits 1"]:
-        index = np.minimum(rows.index, len(self.y) - 1)
+        index = rows.units(len(self.y))
         removed_weight = np.where(
             rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0
         )

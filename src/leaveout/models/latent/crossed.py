@@ -14,6 +14,7 @@ from numpy import linalg
 from numpy.typing import NDArray
 
 from ..._runtime import ArrayList, TwoArrays, join, members_by_label, record, slices
+from ...linalg import solve_each
 from ...objectives import State
 from .effects import GroupingFactor, split
 from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
@@ -207,7 +208,7 @@ class CrossedFactors(LaplaceEngine):
         half = 0.5 * np.log(2 * np.pi)
         fixed = (data.size * data.fixed)[rows].reshape(count, size).sum(1) + size * half
         joint = 0.5 * linalg.slogdet(total)[1] + 0.5 * np.sum(
-            residual * linalg.solve(total, residual[..., None])[..., 0], 1
+            residual * solve_each(total, residual), 1
         )
         return joint + fixed, 0.5 * np.sum(np.log(variances) + residual**2 / variances, 1) + fixed
 

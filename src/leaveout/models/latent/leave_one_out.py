@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from numpy import linalg
 
 from ..._runtime import ArrayList, Indices, Shape, SubsetValues, join, silence, slices
-from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, without_values
+from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, solve_each, without_values
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
 
@@ -167,7 +167,7 @@ def _solve_neighbours(mode: LaplaceMode, block: Array, neighbours: Array) -> Nea
         q, delta = _changes(mode, state.theta, neighbours[rows])
         residual = state.theta + np.einsum("sij,sj->si", block[rows], q)
         matrices = np.eye(len(q[0])) + block[rows] * delta[:, None, :]
-        step = linalg.solve(matrices, residual[..., None])[..., 0]
+        step = solve_each(matrices, residual)
         length = np.abs(step).max(1)
         return Proposal(step, length, length <= LAST_STEP_LENGTH)
 

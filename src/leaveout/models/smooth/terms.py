@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..._runtime import ArrayList, ArrayTuple, PerRow, Shape, Strings, TwoNumbers, record
-from ...data import codes, count, floats, match_labels, pandas_of
+from ...data import codes, count, floats, is_number, match_labels, pandas_of
 from . import bases as bases
 from .bases import Design
 
@@ -526,7 +526,7 @@ def _levels(term: Smooth, frame: pd.DataFrame) -> Array | None:
     if term.by is None:
         return None
     by = column(frame, term.by)
-    if pd.api.types.is_numeric_dtype(by) and not pd.api.types.is_bool_dtype(by):
+    if is_number(by):
         return None
     return codes(term.label, term.by, by)[1]
 
