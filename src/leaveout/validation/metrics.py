@@ -115,6 +115,7 @@ class AbstractFunctional(abc.ABC):
             return np.inf
         rng = default_rng(0)
         value = self.value(y, prediction, weight)
+        upward = upward_moves(y, errors)
         total = 0.0
         moving = rng.permutation(
             np.flatnonzero((errors > 0).reshape(len(y), -1).any(1) & (weight > 0))
@@ -122,7 +123,7 @@ class AbstractFunctional(abc.ABC):
         for group in np.array_split(moving, min(GROUPS_MOVED, len(moving))) if len(moving) else ():
             sign = rng.choice((-1.0, 1.0), len(group))
             ends = []
-            for shift in opposite_moves(y, errors):
+            for shift in (upward, -upward):
                 shifted = prediction.copy()
                 shifted[group] += (sign * shift[group].T).T
                 if shifted.ndim > 1:  # of several classes, whose probabilities sum to one
@@ -133,14 +134,22 @@ class AbstractFunctional(abc.ABC):
         return total
 
 
-def opposite_moves(y: NDArray, errors: NDArray) -> tuple[NDArray, NDArray]:
-    """Return moves of predictions by their errors, up and down.
-
-    Of several classes the true one moves against the others.
+def upward_moves(y: NDArray, errors: NDArray) -> NDArray:
+    """Return moves of predictions by their errors; of several classes the true one moves against
+    the others.
     """
     if errors.ndim > 1:
-        errors = np.where(np.eye(errors.shape[1], dtype=bool)[y.astype(int)], errors, -errors)
-    return errors, -errors
+        return np.where(np.eye(errors.shape[1], dtype=bool)[y.astype(int)], errors, -errors)
+    return errors
+
+
+def largest_move(function: Callable[[NDArray], Any], moves: NDArray) -> tuple[Any, Any]:
+    """Return a function of moves where there are none, and its largest change by moves up or
+    down.
+    """
+    value = function(np.zeros_like(moves))
+    up, down = (np.abs(function(sign * moves) - value) for sign in (1, -1))
+    return value, np.maximum(up, down)
 
 
 @dataclass(frozen=True)
@@ -175,11 +184,8 @@ class Mean(AbstractFunctional):
         """Return the largest change of each row's loss at the ends of its prediction, which bounds
         that of a convex loss.
         """
-        losses, *ends = (
-            self.pseudo(y, prediction + shift, weight)
-            for shift in (0 * errors, *opposite_moves(y, errors))
-        )
-        return np.max([np.abs(end - losses) for end in ends], 0)
+        losses = lambda moves: self.pseudo(y, prediction + moves, weight)
+        return largest_move(losses, upward_moves(y, errors))[1]
 
     def of_mean_loss(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
         """Return the value for a mean loss."""
@@ -234,15 +240,12 @@ class OfMeans(AbstractFunctional):
         self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
     ) -> float:
         """Sum the changes of the value as each of the means changes by as much as its rows can."""
-        numbers, *ends = (
-            self.statistics(y, prediction + shift)
-            for shift in (0 * errors, *opposite_moves(y, errors))
-        )
-        changes = np.max([np.abs(end - numbers) for end in ends], 0)
+        statistics = lambda moves: self.statistics(y, prediction + moves)
+        numbers, changes = largest_move(statistics, upward_moves(y, errors))
         mean = weight @ numbers / weight.sum()
-        most = weight @ changes / weight.sum()
-        shifted = [[self.combine(mean + sign * step) for sign in (1, -1)] for step in np.diag(most)]
-        return abs(self.scale) * float(np.abs(np.array(shifted) - self.combine(mean)).max(1).sum())
+        value = lambda moves: self.combine(mean + moves)
+        most = np.diag(weight @ changes / weight.sum())
+        return abs(self.scale) * float(sum(largest_move(value, step)[1] for step in most))
 
     def of_mean_loss(self, mean: float, y: FloatArray, weight: FloatArray) -> float:
         """Return the value for a mean loss, if it is the first of the means, and the response,
@@ -304,13 +307,11 @@ class Ranks(AbstractFunctional):
         It is extreme where each class moves against the others.
         """
         if errors.ndim > 1:
-            shift = opposite_moves(y, errors)[0]
+            shift = upward_moves(y, errors)
         else:
             shift = np.where(y == y.max(), errors, -errors)
-        value, *ends = (
-            self.value(y, prediction + move, weight) for move in (0 * shift, shift, -shift)
-        )
-        return max(abs(end - value) for end in ends)
+        value = lambda moves: self.value(y, prediction + moves, weight)
+        return float(largest_move(value, shift)[1])
 
 
 @dataclass(frozen=True)
@@ -334,11 +335,12 @@ class Concordance(AbstractFunctional):
         self, y: FloatArray, prediction: FloatArray, errors: FloatArray, weight: FloatArray
     ) -> float:
         """Bound the change of the value, by the pairs that the errors can turn."""
-        shares = []
-        for move in (0 * errors, errors, -errors):
-            good, pairs = ordered_pairs(y, prediction + move, prediction - move, weight)
-            shares.append(weight @ good / (weight @ pairs))
-        return float(max(abs(share - shares[0]) for share in shares))
+
+        def share(moves: FloatArray) -> float:
+            good, pairs = ordered_pairs(y, prediction + moves, prediction - moves, weight)
+            return weight @ good / (weight @ pairs)
+
+        return float(largest_move(share, errors)[1])
 
 
 def ordered_pairs(
@@ -567,11 +569,9 @@ class Measure:
         functional = self.functional
         assert functional is not None
         if self.needs == "decision":
-            low, high = (
-                np.abs(self.form(np.clip(mean + shift, 0.0, 1.0)) - self.form(mean))
-                for shift in (errors, -errors)
-            )
-            errors = np.maximum(low, high)
+            errors = largest_move(lambda moves: self.form(np.clip(mean + moves, 0.0, 1.0)), errors)[
+                1
+            ]
         if self.needs != "label":
             return functional.error(y, self.form(mean), errors, weight)
         unsure, second = unsure_labels(mean, errors)
