@@ -36,6 +36,7 @@ from ._runtime.arrays import (
     UnaryFunction as UnaryFunction,
     UnitNumbers as UnitNumbers,
     join as join,
+    largest_first as largest_first,
     level_numbers as level_numbers,
     members_by_label as members_by_label,
     silence as silence,

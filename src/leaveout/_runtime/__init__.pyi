@@ -48,6 +48,7 @@ from .arrays import (
     UnitNumbers as UnitNumbers,
     UnitVectors as UnitVectors,
     join as join,
+    largest_first as largest_first,
     level_numbers as level_numbers,
     members_by_label as members_by_label,
     silence as silence,

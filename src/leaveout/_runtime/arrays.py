@@ -77,6 +77,11 @@ def join(parts: list[Any]):
     return getattr(parts[0], "_make", tuple)(columns)
 
 
+def largest_first(values: np.ndarray) -> IntArray:
+    """Return the places of values by size, along the last axis, of equal ones by place."""
+    return np.argsort(-values, kind="stable")
+
+
 def level_numbers(labels: Any) -> IntArray:
     """Return the number of each label among the distinct ones, in their order."""
     return np.unique(labels, return_inverse=True)[1]

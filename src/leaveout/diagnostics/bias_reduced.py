@@ -30,7 +30,7 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import UnitNumbers, kind_of
+from .._runtime import UnitNumbers, kind_of, level_numbers, members_by_label
 from ..data import floats
 from ..models.glm import GLM, AbsorbedGLM, Squared, Zero
 from ..optimize.fit import Fit, fit as fit_model
@@ -58,9 +58,8 @@ def bias_reduced(
     if variances is None and not isinstance(fit.objective.loss_function, Squared):
         variances = 1 / np.where(w > 0, w, 1.0)
     phi = _variances(fit, variances)
-    order = np.argsort(label, kind="stable")
-    order = order[w[order] > 0]
-    clusters = np.split(order, np.cumsum(np.unique(label[order], return_counts=True)[1])[:-1])
+    weighed = np.flatnonzero(w > 0)
+    clusters = [weighed[rows] for rows in members_by_label(level_numbers(label[weighed]))]
     N = np.zeros((p, p))
     for rows in clusters:
         Z = model.design.whiten(rows, root)

@@ -16,7 +16,7 @@ For a linear predictor under a quadratic penalty, C = X H⁻¹ Xᵀ.
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import float64, slices
+from .._runtime import float64, largest_first, slices
 from ..data import count
 from ..objectives import AbstractClosedForm, display_name
 from ..optimize import Fit, without
@@ -105,7 +105,7 @@ def auto_groups(fit: Fit, size: int, *, absolute: bool = True) -> Plan:
             correlations = np.abs(correlations)
         correlations = np.round(correlations / correlation_tie) * correlation_tie
         correlations[np.arange(len(chunk)), chunk] = np.inf
-        rows[chunk] = np.argsort(-correlations, 1, kind="stable")[:, :size]
+        rows[chunk] = largest_first(correlations)[:, :size]
     observed = np.ones(n, bool) if units.observed is None else np.asarray(units.observed)
     scored = np.flatnonzero(observed)
     index = rows[scored]

@@ -45,6 +45,7 @@ from .._runtime import (
     jax,
     keeping,
     kind_of,
+    largest_first,
     provided,
     silence,
     slices,
@@ -164,7 +165,7 @@ def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[i
     if linear and (np.diff(plan.indptr) == 1).all():
         keys.append(hat_diagonal(fit)[plan.index])
     exists = np.isfinite(keys[0])
-    orders = [np.argsort(-np.where(np.isfinite(key), key, -np.inf), kind="stable") for key in keys]
+    orders = [largest_first(np.where(np.isfinite(key), key, -np.inf)) for key in keys]
     turns = np.column_stack(orders).ravel()
     return list(dict.fromkeys(turns[exists[turns]].tolist()))[:count]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from .._runtime import Lines, conventional, provided, record
+from .._runtime import Lines, conventional, largest_first, provided, record
 from ..data import count as count_of
 from ..validation.estimate import Estimate, PrintedResult
 
@@ -100,9 +100,7 @@ class Influence(PrintedResult):
         """
         size = self.column(by).abs().to_numpy(float)
         most = count_of("top: num_rows", num_rows, 0)
-        return self.rows.iloc[
-            [k for k in np.argsort(-size, kind="stable") if not np.isnan(size[k])][:most]
-        ]
+        return self.rows.iloc[[k for k in largest_first(size) if not np.isnan(size[k])][:most]]
 
     def column(self, by: str) -> pd.Series:
         """Return the numbers of all refits in a column, or the changes of a parameter.

@@ -17,7 +17,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import linalg, sparse
 
-from .._runtime import ArrayList, EntryValues, Indices, TwoArrays, TwoCounts, record
+from .._runtime import (
+    ArrayList,
+    EntryValues,
+    Indices,
+    TwoArrays,
+    TwoCounts,
+    members_by_label,
+    record,
+)
 from .curvature import Squares, cholesky
 
 Array = np.ndarray
@@ -369,9 +377,8 @@ def _local(front: Front, rows: Indices) -> Indices:
 def _entries(fronts: list[Front], lengths: Array, front: Array, i: Array, j: Array) -> Entries:
     """Positions of entries in the fronts of their columns, of given lengths, row by row."""
     line = np.empty(len(i), int)
-    by_front = np.argsort(front, kind="stable")
-    for entries in np.split(by_front, np.flatnonzero(np.diff(front[by_front])) + 1):
-        line[entries] = _local(fronts[front[entries[0]]], i[entries])
+    for part, entries in zip(fronts, members_by_label(front, len(fronts)), strict=True):
+        line[entries] = _local(part, i[entries])
     return line * lengths[front] + j - np.array([first for first, _, _ in fronts])[front]
 
 

@@ -60,6 +60,7 @@ from .._runtime import (
     jax,
     jnp,
     join,
+    largest_first,
     record,
     silence,
     slices,
@@ -1159,7 +1160,7 @@ def _calibration(
         done = batch.enough(ScaledExpansion(expanded, lanes, factor))
         border = np.flatnonzero(done & ~seen)
         # accepted refits of largest error whose gradients measure how good the estimates are
-        border = border[np.argsort(-expanded.error[lanes[border]], kind="stable")[:16]]
+        border = border[largest_first(expanded.error[lanes[border]])[:16]]
         if not border.size:
             return factor, done
         seen[border] = True

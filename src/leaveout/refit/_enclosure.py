@@ -27,7 +27,16 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import RESULTS, LaneEntries, ListedUnits, ListedValues, cached_on, record, silence
+from .._runtime import (
+    RESULTS,
+    LaneEntries,
+    ListedUnits,
+    ListedValues,
+    cached_on,
+    largest_first,
+    record,
+    silence,
+)
 from ..linalg import (
     UNIT,
     UP,
@@ -513,7 +522,7 @@ def estimate(state: CertifiedBatch, lanes: Lanes) -> CertifiedBatch:
     contraction of the last step.
     """
     length = linalg.norm(state.candidates.u[lanes], axis=1)
-    order = np.argsort(-length, kind="stable")
+    order = largest_first(length)
     lanes = lanes[order]
     length = np.maximum(length[order], 1e-300)
     sample = lanes[::CONTRACTION_SPACING]

@@ -45,6 +45,7 @@ from .._runtime import (
     TwoArrays,
     cached_on,
     join,
+    largest_first,
     silence,
     slices,
 )
@@ -508,7 +509,7 @@ class Probes:
         rows = self.rows(np.flatnonzero(self.wide_model.omega > 0))
         length = self.step(h[rows.units], rows)[1]
         random = rng.choice(rows.units, min(RANDOM, len(rows.units)), replace=False)
-        order = np.argsort(-np.nan_to_num(length, nan=np.inf), kind="stable")
+        order = largest_first(np.nan_to_num(length, nan=np.inf))
         units = np.concatenate([random, np.setdiff1d(rows.units[order[:LONGEST]], random)])
         step, lengths, exact, last = self._refit_rows(units)
         with silence("divide", "invalid"):
@@ -614,7 +615,7 @@ def refit_by_probes(
     inaccurate = np.flatnonzero(~(error <= 1.0 * estimates.deviation) & ~itself)
     # largest share of rows that are refitted because probes are too inaccurate for them
     most = max(RANDOM, int(0.02 * len(units)))
-    inaccurate = inaccurate[np.argsort(-error[inaccurate], kind="stable")][:most]
+    inaccurate = inaccurate[largest_first(error[inaccurate])][:most]
     if inaccurate.size:
         exact = exactly(fit, rows.take(inaccurate))
         losses[inaccurate] = cast(Array, exact.scores)[:, 0]

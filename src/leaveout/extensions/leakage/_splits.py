@@ -10,7 +10,7 @@ from numpy.random import Generator
 from scipy import sparse
 from scipy.cluster.hierarchy import DisjointSet
 
-from ...developer import FloatArray, IntArray, RowFlags, level_numbers
+from ...developer import FloatArray, IntArray, RowFlags, largest_first, level_numbers
 from ._blocks import components
 from ._models import Folds, LeakageFold
 
@@ -70,7 +70,7 @@ def nearest_folds(fold: Rows, clusters: Rows) -> Rows | None:
         return None
     if np.bincount(cluster_fold[clusters], minlength=count).max() > room:
         filled = np.zeros(count)
-        for name in np.argsort(-sizes, kind="stable"):
+        for name in largest_first(sizes):
             if filled[cluster_fold[name]] + sizes[name] > room:
                 cluster_fold[name] = np.argmin(filled)
             filled[cluster_fold[name]] += sizes[name]

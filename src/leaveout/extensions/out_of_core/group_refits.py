@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...developer import PerRow, RowFlags, decrements, join, silence, solve_each
+from ...developer import PerRow, RowFlags, decrements, join, largest_first, silence, solve_each
 from .pass_runner import PassRunner
 from .passes import (
     LeftOutRows,
@@ -53,7 +53,7 @@ def leave_groups_out(run: PassRunner, scan: Scan, anchor: PassFit, rtol: float, 
     scan, groups = _left_out(run, replace(scan, groups=names), anchor, refits)
     request = np.random.default_rng(0).choice(count, min(audit, count), replace=False)
     reasons, opened = choose(scan, groups, request, rtol, audit)
-    opened = opened[np.argsort(-groups.error[opened], kind="stable")][:MAX_FAR_REFITS]
+    opened = opened[largest_first(groups.error[opened])][:MAX_FAR_REFITS]
     places = np.union1d(opened, [*reasons]).astype(int)
     if places.size:
         u, radius, reached, proved = by_newton(run, anchor, names[places])

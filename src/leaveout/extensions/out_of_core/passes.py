@@ -54,6 +54,9 @@ from ...developer import (
     gradient_error,
     is_short,
     join,
+    largest_first,
+    level_numbers,
+    members_by_label,
     next_term,
     record,
     sherman_morrison_step,
@@ -389,8 +392,8 @@ def worst(rows: LeftOutRows, request: RowNumbers) -> LeftOutRows:
     """Select the rows of the largest errors and of the longest steps, and those that are wanted."""
     error = np.nan_to_num(rows.weight * rows.error, nan=np.inf)
     step_length = np.where(np.isfinite(rows.error), rows.step_length, 0.0)
-    first = np.argsort(-error, kind="stable")[:WORST]
-    longest = np.argsort(-step_length, kind="stable")[:LONGEST_STEPS]
+    first = largest_first(error)[:WORST]
+    longest = largest_first(step_length)[:LONGEST_STEPS]
     return rows.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(rows.row, request))]))
 
 
@@ -481,8 +484,7 @@ def group_sums(blocks: Iterator[RowBlock], loss: Loss, theta: Vector, names: Arr
         slope, curvature = (
             weight_terms(block.weight, part) for part in loss.derivatives(eta, block.y, (1, 2))
         )
-        order = np.argsort(place, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(place[order])) + 1):
+        for rows in members_by_label(level_numbers(place)):
             group = place[rows[0]]
             x = block.x[rows]
             gradient[group] += slope[rows] @ x

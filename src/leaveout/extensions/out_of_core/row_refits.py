@@ -18,6 +18,7 @@ from ...developer import (
     RowNumbers,
     change,
     decrements,
+    largest_first,
     silence,
     solve_each,
 )
@@ -41,7 +42,7 @@ def choose(
     """
     finite = np.flatnonzero(np.isfinite(candidates.error) & (candidates.weight > 0))
     orders = [
-        finite[np.argsort(-part[finite], kind="stable")].tolist()
+        finite[largest_first(part[finite])].tolist()
         for part in (candidates.step_length, candidates.error)
     ]
     orders.append([place for place in finite.tolist() if candidates.row[place] in request])
@@ -53,7 +54,7 @@ def choose(
     unknown = np.flatnonzero(~np.isfinite(candidates.error) & (candidates.weight > 0))
     excess = scan.totals[6] - rtol * scan.se * scan.totals[1]
     weighed = np.where(np.isfinite(candidates.error), candidates.weight * candidates.error, 0.0)
-    order = np.argsort(-weighed, kind="stable")
+    order = largest_first(weighed)
     if excess > 0:
         largest = order[: int(np.searchsorted(np.cumsum(weighed[order]), excess)) + 1]
     else:
@@ -105,7 +106,7 @@ def refit_rows(
     loss, error, reached = _refit(run, anchor, rows)
     proved = np.isfinite(error)
     distant = np.flatnonzero(~np.isfinite(error) & np.isin(places, opened) & (rows.weight > 0))
-    distant = distant[np.argsort(-rows.error[distant], kind="stable")][:MAX_FAR_REFITS]
+    distant = distant[largest_first(rows.error[distant])][:MAX_FAR_REFITS]
     if distant.size:
         far_rows = rows.take(distant)
         u, radius, reached[distant], proved[distant] = by_newton(run, anchor, far_rows.row)

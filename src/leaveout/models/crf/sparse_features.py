@@ -34,7 +34,15 @@ import numpy as np
 import scipy
 from jaxtyping import Float, Int
 
-from ..._runtime import NamedArrays, NamedValues, SequenceLengths, Shape, StepNumbers, silence
+from ..._runtime import (
+    NamedArrays,
+    NamedValues,
+    SequenceLengths,
+    Shape,
+    StepNumbers,
+    largest_first,
+    silence,
+)
 from ...inference.lanes import SMALLEST_NORMALISER
 from ...objectives import AbstractByArrays, Vector
 
@@ -69,7 +77,7 @@ class StepOrder(NamedTuple):
 
 def order_steps(lengths: SequenceLengths) -> StepOrder:
     """Order the steps of sequences of given lengths."""
-    longest_first = np.argsort(-lengths, kind="stable")
+    longest_first = largest_first(lengths)
     first = (np.cumsum(lengths) - lengths)[longest_first]
     active = [int(np.count_nonzero(lengths > t)) for t in range(int(lengths.max()))]
     bounds = np.concatenate([[0], np.cumsum(active)])

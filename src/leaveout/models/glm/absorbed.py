@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from ..._runtime import float64, pd, silence, warn
+from ..._runtime import float64, level_numbers, members_by_label, pd, silence, warn
 from ...data import (
     codes,
     index_of,
@@ -345,9 +345,9 @@ class AbsorbedGLM(AbstractClosedForm):
             lost = np.bincount(place.ravel(), shares.ravel(), len(keys))
             # of which rounding is less
             scorable &= (total - lost[place] > 1e-12 * total).all(0)
-        order = np.argsort(refit, kind="stable")
+        refits = members_by_label(level_numbers(refit))
         for factor in range(1, len(levels)):
-            for entries in np.split(order, np.flatnonzero(np.diff(refit[order])) + 1):
+            for entries in refits:
                 counted = self.row_weights > 0
                 counted[unit[entries]] &= weight[entries] > 0
                 sets = self.components(counted, factor)[levels[:, entries]]

@@ -35,6 +35,7 @@ from ..._runtime import (
     TwoArrays,
     UnitVectors,
     join,
+    largest_first,
     silence,
     slices,
     static,
@@ -418,7 +419,7 @@ class GaussianProcess(AbstractClosedForm):
         if not np.array_equal(seen, weights):
             return super().values(theta, weights)
         size = seen.sum(1)
-        order = np.argsort(-seen.sum(0), kind="stable")
+        order = largest_first(seen.sum(0))
         theta = np.asarray(theta, float)
         if np.array_equal(seen[:, order], np.arange(self.num_units) < size[:, None]):  # nested
             rows = None if seen.all() else order

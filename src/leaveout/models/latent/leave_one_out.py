@@ -21,7 +21,16 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from ..._runtime import ArrayList, Indices, Shape, SubsetValues, join, silence, slices
+from ..._runtime import (
+    ArrayList,
+    Indices,
+    Shape,
+    SubsetValues,
+    join,
+    largest_first,
+    silence,
+    slices,
+)
 from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, solve_each, without_values
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
@@ -89,12 +98,12 @@ def rings(mode: LaplaceMode, rows: Indices, exactly: Exactly) -> Rings | None:
     C = mode.latent.covariance(mode, np.arange(len(mode.eta[0])))
     share = np.abs(C[rows]) / np.sqrt(np.diag(C))
     share[np.arange(len(rows)), rows] = np.inf
-    ranking = np.argsort(-share, 1, kind="stable")[:, : RING * NEAR_ROWS[-1]]
+    ranking = largest_first(share)[:, : RING * NEAR_ROWS[-1]]
     probed_factors = 8  # number of such rows that are checked
     for num_near in NEAR_ROWS:
         reached = np.take_along_axis(C[rows], ranking[:, :num_near], axis=1)
         beyond = np.sum(np.abs(C[rows]), 1) - np.abs(reached).sum(1)
-        probes = np.argsort(-beyond, kind="stable")[:probed_factors]
+        probes = largest_first(beyond)[:probed_factors]
         ring = ranking[:, : RING * num_near]
         estimates = alone(mode, Rings(ring[probes], min(num_near, len(C))))
         references = exactly(rows[probes])

@@ -27,7 +27,7 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from ..._runtime import PerRow, TwoNumbers, record
+from ..._runtime import PerRow, TwoNumbers, largest_first, record
 from ...data import codes
 from ...plans import adjacency, read_edges
 
@@ -135,7 +135,7 @@ def thin_plate(caller: str, x: Coordinates, k: int) -> Basis:
     kernel = _kernel(points, points)
     if len(points) <= MAX_DENSE_POINTS:
         values, vectors = linalg.eigh(kernel)
-        lead = np.argsort(-np.abs(values), kind="stable")[:k]
+        lead = largest_first(np.abs(values))[:k]
         values = values[lead]
         vectors = vectors[:, lead]
     else:
