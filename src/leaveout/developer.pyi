@@ -5,6 +5,7 @@ from . import inference as inference, models as models
 
 # names of types of arrays
 from ._runtime.arrays import (
+    HALF_LOG_TAU as HALF_LOG_TAU,
     AnyFunction as AnyFunction,
     AnyPair as AnyPair,
     AnyTuple as AnyTuple,

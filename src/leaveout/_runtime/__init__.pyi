@@ -1,6 +1,7 @@
 """What the other rooms take from this one, by subject."""
 
 from .arrays import (
+    HALF_LOG_TAU as HALF_LOG_TAU,
     AnyFlags as AnyFlags,
     AnyFunction as AnyFunction,
     AnyPair as AnyPair,

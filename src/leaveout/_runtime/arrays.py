@@ -56,6 +56,8 @@ ThreeNumbers = tuple[float, float, float]
 NamedCounts = dict[str, int]
 SequenceLengths = Int[ndarray, " sequences"]
 
+HALF_LOG_TAU = 0.5 * np.log(2 * np.pi)  # −log density of a normal variable at its mean
+
 
 def silence(*errors: str) -> np.errstate:
     """Return a context without warnings of floating-point errors: all, divide, over or invalid."""

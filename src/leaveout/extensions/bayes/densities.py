@@ -15,6 +15,7 @@ import leaveout as lo
 
 from ... import Fit
 from ...developer import (
+    HALF_LOG_TAU,
     LOG_DENSITY,
     LOG_LIKELIHOOD,
     LOG_PROBABILITY,
@@ -240,7 +241,7 @@ def _densities(
         prior = 0.0
         if log_prior is not None:
             prior = _call_for_number("from_posterior: log_prior", log_prior, theta)
-        effect_prior = effect_log_prior or (lambda theta, z: -0.5 * z**2 - 0.5 * np.log(2 * np.pi))
+        effect_prior = effect_log_prior or (lambda theta, z: -0.5 * z**2 - HALF_LOG_TAU)
         effect_density = lambda value: _call_for_number(
             "from_posterior: effect_log_prior", effect_prior, theta, value
         )
@@ -446,7 +447,7 @@ def _density_of(caller: str, objective: AbstractObjective) -> tuple[str, Any, st
     if isinstance(loss, lo.losses.Squared):
         return (
             LOG_DENSITY,
-            0.5 * np.log(2 * np.pi) * weight,
+            HALF_LOG_TAU * weight,
             "squared loss is that of a normal response of variance one",
         )
     if score.startswith(LOG_DENSITY):  # of a parameter that the caller gave

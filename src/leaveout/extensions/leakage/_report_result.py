@@ -8,6 +8,7 @@ if a row's next neighbour is at r and rows have d dimensions, the nearest is wit
 probability (l/r)^d; and of listed pairs that are as near only some are mates.
 """
 
+import itertools
 import os
 from dataclasses import replace
 from functools import cached_property
@@ -375,14 +376,13 @@ class LeakageReport(PagedResult, ComparableResult):
         ]
         rows = []
         disagreement = 2.0  # standard errors of their difference beyond which answers disagree
-        for k, first in enumerate(available):
-            for second in available[k + 1 :]:
-                assert first.change is not None and second.change is not None
-                noise = first.monte_carlo + first.between + second.monte_carlo + second.between
-                se = (self.over_clusters(first.change - second.change).value + noise) ** 0.5
-                difference = first.score - second.score
-                apart = abs(difference) > disagreement * se
-                rows.append((first.name, second.name, difference, se, apart))
+        for first, second in itertools.combinations(available, 2):
+            assert first.change is not None and second.change is not None
+            noise = first.monte_carlo + first.between + second.monte_carlo + second.between
+            se = (self.over_clusters(first.change - second.change).value + noise) ** 0.5
+            difference = first.score - second.score
+            apart = abs(difference) > disagreement * se
+            rows.append((first.name, second.name, difference, se, apart))
         return pd.DataFrame(rows, columns=["first", "second", "difference", "se", "apart"])
 
     @property

@@ -24,6 +24,7 @@ import numpy as np
 from scipy import special
 
 from ..._runtime import (
+    HALF_LOG_TAU,
     Arrays,
     MakeArray,
     NumberAndArray,
@@ -154,7 +155,7 @@ class GaussianFamily(Family):
     quadratic = True
 
     def loss(self, mean, log_mean, phi, tau, y):
-        return 0.5 * ((y - mean) / phi) ** 2 + tau + 0.5 * np.log(2 * np.pi)
+        return 0.5 * ((y - mean) / phi) ** 2 + tau + HALF_LOG_TAU
 
     def check(self, y):
         domain(y, np.isfinite(y), self.title, "finite")
@@ -180,7 +181,7 @@ class GaussianFamily(Family):
         }
 
     def constant(self, phi, tau, y):
-        return tau + 0.5 * np.log(2 * np.pi)
+        return tau + HALF_LOG_TAU
 
     def formulas_of_tau(self, eta, phi, tau, y):
         functions = self.formulas(eta, phi, tau, y)

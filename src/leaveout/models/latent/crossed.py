@@ -13,7 +13,7 @@ import scipy
 from numpy import linalg
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayList, TwoArrays, join, members_by_label, record, slices
+from ..._runtime import HALF_LOG_TAU, ArrayList, TwoArrays, join, members_by_label, record, slices
 from ...linalg import solve_each
 from ...objectives import State
 from .effects import GroupingFactor, split
@@ -205,8 +205,7 @@ class CrossedFactors(LaplaceEngine):
         residual = residual + np.einsum("kij,kj->ki", cavity, W * residual)
         total = cavity + np.eye(size) / W[:, :, None]
         variances = np.einsum("kii->ki", total)
-        half = 0.5 * np.log(2 * np.pi)
-        fixed = (data.size * data.fixed)[rows].reshape(count, size).sum(1) + size * half
+        fixed = (data.size * data.fixed)[rows].reshape(count, size).sum(1) + size * HALF_LOG_TAU
         joint = 0.5 * linalg.slogdet(total)[1] + 0.5 * np.sum(
             residual * solve_each(total, residual), 1
         )

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..._runtime import (
+    HALF_LOG_TAU,
     ListedUnits,
     ListedValues,
     MakeArray,
@@ -97,7 +98,6 @@ KERNELS: dict[str, Callable[[Array], tuple[Array, MakeArray]]] = {
 }
 # entries of the covariances that are factorised together, which a cache holds
 FACTORISED_ENTRIES = 2**16
-HALF_LOG = 0.5 * np.log(2 * np.pi)
 
 
 class ProcessFactor(NamedTuple):
@@ -392,7 +392,7 @@ class GaussianProcess(AbstractClosedForm):
         prior, slope = self._prior(theta)
         inverse, beta = factor.inverse()
         size = weights.sum(1)
-        value = factor.terms.sum(1) + size * (theta[:, -1] + HALF_LOG) + prior
+        value = factor.terms.sum(1) + size * (theta[:, -1] + HALF_LOG_TAU) + prior
         alpha = factor.S * beta
         diagonal = np.einsum("pii->pi", inverse)
         variance = np.exp(2 * theta[:, 1:2])
@@ -428,7 +428,7 @@ class GaussianProcess(AbstractClosedForm):
         else:
             values = self._in_parts(lambda chunk: self._without(chunk, seen), theta)
         with silence("over", "invalid"):
-            values = values + size * (theta[:, -1:] + HALF_LOG) + self._prior(theta)[0][:, None]
+            values = values + size * (theta[:, -1:] + HALF_LOG_TAU) + self._prior(theta)[0][:, None]
         return np.fmin(values, np.inf)
 
     def _without(self, theta: Points, seen: Bool[Array, "sets rows"]) -> PlaceSets:
@@ -557,7 +557,7 @@ class GaussianProcess(AbstractClosedForm):
         def unit_changes(theta: Vector) -> TwoArrays:
             with silence("all"):
                 inverse, beta = self._factorise(theta[None]).inverse()
-                loss = _eliminate(inverse, beta, index)[0] + theta[-1] + HALF_LOG
+                loss = _eliminate(inverse, beta, index)[0] + theta[-1] + HALF_LOG_TAU
             return loss[:, None], loss
 
         return one_by_one(unit_changes)

@@ -31,6 +31,7 @@ from numpy import linalg, ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from ..._runtime import (
+    HALF_LOG_TAU,
     AnyTuple,
     Array,
     Arrays as Arrays,
@@ -679,7 +680,7 @@ class Mixed(AbstractLatentModel):
         value, gradient, state = super().look(theta, weights, state)
         if not self.restricted:
             return value, gradient, state
-        fixed = 0.5 * len(self.transform) * np.log(2 * np.pi) + linalg.slogdet(self.transform)[1]
+        fixed = len(self.transform) * HALF_LOG_TAU + linalg.slogdet(self.transform)[1]
         with silence("all"):
             restricted_value, slope = self.engine.restricted(
                 np.asarray(theta, float), np.asarray(weights, float), state

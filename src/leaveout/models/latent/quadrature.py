@@ -32,7 +32,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayFunction, ArrayList, FloatArray, IntArray, Shape, record, silence
+from ..._runtime import (
+    HALF_LOG_TAU,
+    ArrayFunction,
+    ArrayList,
+    FloatArray,
+    IntArray,
+    Shape,
+    record,
+    silence,
+)
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
 
@@ -267,11 +276,7 @@ class Clusters:
         fixed = self.rows.total(
             self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
         )
-        return (
-            fixed
-            + 0.5 * np.log(2 * np.pi)
-            - log_trapezoid(log, np.full(middle.shape, REACH), self.e.size)
-        )
+        return fixed + HALF_LOG_TAU - log_trapezoid(log, np.full(middle.shape, REACH), self.e.size)
 
     def _value(self, mode: ClusterMode, nodes: "_Nodes | None") -> NDArray:
         fixed = self.omega * (self.response.constant(self.tau, self.y)[0] + self.fixed)
