@@ -23,6 +23,7 @@ from ._runtime.arrays import (
     NamedNumbers as NamedNumbers,
     NamedValues as NamedValues,
     NumberAndArray as NumberAndArray,
+    NumpyArray as NumpyArray,
     PerRow as PerRow,
     RowFlags as RowFlags,
     RowNumbers as RowNumbers,

@@ -23,6 +23,7 @@ from .arrays import (
     NamedNumbers as NamedNumbers,
     NamedValues as NamedValues,
     NumberAndArray as NumberAndArray,
+    NumpyArray as NumpyArray,
     ParamColumns as ParamColumns,
     ParamRows as ParamRows,
     PerDirection as PerDirection,

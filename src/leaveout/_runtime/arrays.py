@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.typing import NDArray
 
+NumpyArray = ndarray  # of any type
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

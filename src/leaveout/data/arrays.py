@@ -20,6 +20,7 @@ from .._runtime import (
     AnyTuple,
     ArrayFunction,
     EntryIndex,
+    NumpyArray,
     UnaryFunction,
     UnitNumbers,
     float64,
@@ -30,8 +31,6 @@ from .._runtime import (
     pd,
     record,
 )
-
-Array = np.ndarray
 
 # pandas' types of columns of numbers
 NUMBERS = {"floating", "integer", "mixed-integer-float", "decimal", "empty"}
@@ -59,7 +58,7 @@ class TransformedResponse(NamedTuple):
     function.
     """
 
-    values: Array
+    values: NumpyArray
     inverse: ArrayFunction
 
 
@@ -71,7 +70,7 @@ class UnitColumn:
     """
 
     name: str
-    values: Array
+    values: NumpyArray
     names: "pd.Index | None"
 
     @classmethod
@@ -89,14 +88,16 @@ class UnitColumn:
             )
         return cls(name, np.asarray(values), names)
 
-    def in_order(self, caller: str, names: "pd.Index | None", reference: str = "the fit") -> Array:
+    def in_order(
+        self, caller: str, names: "pd.Index | None", reference: str = "the fit"
+    ) -> NumpyArray:
         """Return the values in the order of the units of a fit."""
         if self.names is None or names is None:
             return self.values
         order = places(caller, self.name, self.names, reference, names)
         return self.values if order is None else self.values[order]
 
-    def take(self, units: Array) -> "UnitColumn":
+    def take(self, units: NumpyArray) -> "UnitColumn":
         """Return the column of some units."""
         names = None
         if self.names is not None:
@@ -170,7 +171,7 @@ def pandas_of(caller: str, name: str, value: Any) -> Any:
     before.
     """
     if (
-        isinstance(value, Array)
+        isinstance(value, NumpyArray)
         or is_pandas(value, "Series", "DataFrame", "Index")
         or value is None
     ):
@@ -341,7 +342,7 @@ def on_device(caller: str, name: str, value: Any) -> Any:
     shared = getattr(value, "__dlpack_device__", None)
     if "jax" in sys.modules and isinstance(value, jax.Array):
         array = value
-    elif isinstance(value, Array) or shared is None or shared()[0] in HOST_MEMORY:
+    elif isinstance(value, NumpyArray) or shared is None or shared()[0] in HOST_MEMORY:
         return None
     else:
         try:
@@ -360,7 +361,7 @@ def on_device(caller: str, name: str, value: Any) -> Any:
         return jax.device_put(array, array.sharding)
 
 
-def numbers(caller: str, name: str, value: Any) -> Array:
+def numbers(caller: str, name: str, value: Any) -> NumpyArray:
     """Return an argument as an array of numbers, with NaN where one is missing or masked.
 
     Categories (also of numbers), text, dates, complex numbers and the like raise TypeError.
@@ -418,7 +419,7 @@ def numbers(caller: str, name: str, value: Any) -> Array:
     return np.array(read, float).T.reshape(value.shape)
 
 
-def floats(caller: str, name: str, value: Any) -> Array:
+def floats(caller: str, name: str, value: Any) -> NumpyArray:
     """Return an argument as float64, read as by `numbers`."""
     return np.asarray(numbers(caller, name, value), float)
 
@@ -466,7 +467,7 @@ def is_number(values: Any) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
-def _column(column: "pd.Series") -> Array | None:
+def _column(column: "pd.Series") -> NumpyArray | None:
     """Return a column as float64; None if it does not hold numbers."""
     if is_pandas(column.dtype, "CategoricalDtype"):
         return None
@@ -480,7 +481,7 @@ def _column(column: "pd.Series") -> Array | None:
         return None
 
 
-def flags(caller: str, name: str, value: ArrayLike) -> Bool[Array, " entries"]:
+def flags(caller: str, name: str, value: ArrayLike) -> Bool[NumpyArray, " entries"]:
     """Return an argument as booleans; zeros and ones are accepted."""
     array = np.asarray(value)
     if array.dtype != bool and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
@@ -546,7 +547,7 @@ def _describe_value(value) -> str:
     return repr(value)
 
 
-def _describe_array(array: Array) -> str:
+def _describe_array(array: NumpyArray) -> str:
     """Describe an array by its type and its first entry that is not a whole number."""
     odd = array
     if array.dtype.kind == "f":
@@ -558,7 +559,7 @@ def _describe_array(array: Array) -> str:
     return f"an array of {array.dtype}, in it {first}"
 
 
-def codes(caller: str, name: str, value: ArrayLike | None) -> tuple[UnitNumbers, Array]:
+def codes(caller: str, name: str, value: ArrayLike | None) -> tuple[UnitNumbers, NumpyArray]:
     """Number labels of any kind in their order, and return the numbers with the labels.
 
     Raises ValueError if one is missing.

@@ -30,12 +30,11 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import UnitNumbers, kind_of, level_numbers, members_by_label
+from .._runtime import NumpyArray, UnitNumbers, kind_of, level_numbers, members_by_label
 from ..data import floats
 from ..models.glm import GLM, AbsorbedGLM, Squared, Zero
 from ..optimize.fit import Fit, fit as fit_model
 
-Array = np.ndarray
 # share of a working variance below which the variance of a residual is zero but for rounding
 LEVERAGE_ONE = 1e-10
 # leverage below which A_g of a unit is that of the limit W_n → 0
@@ -45,7 +44,7 @@ LEAST_CURVATURE = 1e-100  # where ℓ″ is zero and the score is not, as of Hub
 
 def bias_reduced(
     fit: Fit, label: UnitNumbers, variances: object
-) -> tuple[Array, Float[Array, " params"]]:
+) -> tuple[NumpyArray, Float[NumpyArray, " params"]]:
     """Return CR2 of the coefficients and the degrees of freedom of each."""
     model = fit.quadratic.predictors
     root = fit.quadratic.root
@@ -94,8 +93,11 @@ def bias_reduced(
 
 
 def _adjusted(
-    Z: Float[Array, "rows params"], w: Array, phi: Array, N: Float[Array, "params params"]
-) -> Array:
+    Z: Float[NumpyArray, "rows params"],
+    w: NumpyArray,
+    phi: NumpyArray,
+    N: Float[NumpyArray, "params params"],
+) -> NumpyArray:
     """Compute A_g W_g Z_g of a cluster."""
     target = w[:, None] * Z
     if np.all(phi == phi[0]):
@@ -161,7 +163,7 @@ def with_columns(fit: Fit) -> Fit:
     return fit
 
 
-def _variances(fit: Fit, variances: object) -> Float[Array, " units"]:
+def _variances(fit: Fit, variances: object) -> Float[NumpyArray, " units"]:
     n = fit.objective.num_units
     if variances is None:
         return np.ones(n)

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 from .._runtime import (
     ArrayList,
     HeadedTable,
+    NumpyArray,
     Texts,
     UnitNumbers,
     conventional,
@@ -122,7 +123,6 @@ CANONICAL = 1e-9
 LIKELIHOODS = LOG_DENSITY, LOG_PROBABILITY
 TWO_WAYS = "cluster", "CRV3", "CRV3J", "CR3", "jackknife"
 AFFINE = 1e-6  # share of the largest gradient above which a difference is not rounding
-Array = np.ndarray
 
 
 @conventional
@@ -539,7 +539,7 @@ def _columns_within(fit: Fit, labels: list[UnitNumbers]) -> int:
         model = model.base
     if not isinstance(model, AbstractRegression) or model.classes:
         return 0
-    if isinstance(model.design, Array):
+    if isinstance(model.design, NumpyArray):
         rows = model.design[present]
     else:
         rows = cast(Any, fit.quadratic.predictors).design.rows(present)
@@ -733,8 +733,8 @@ def _labels(fit: Fit, groups) -> tuple[UnitNumbers, int]:
 
 
 def _sandwich(
-    root: Array, slope: Array | None, meat: Float[Array, "rank rank"] | None = None
-) -> Array:
+    root: NumpyArray, slope: NumpyArray | None, meat: Float[NumpyArray, "rank rank"] | None = None
+) -> NumpyArray:
     """Compute `rootᵀ meat root`, for natural parameters of a slope."""
     along = root if slope is None else root @ slope.T
     if meat is None:

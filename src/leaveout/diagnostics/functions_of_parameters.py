@@ -31,6 +31,7 @@ from .._runtime import (
     AnyFunction,
     AnyPair,
     Lines,
+    NumpyArray,
     ParamRows,
     PrintedTable,
     conventional,
@@ -48,7 +49,6 @@ from ..validation.scoring import natural
 from .prediction_intervals import predict
 from .replicates import ParameterRefits, degrees, mean_of, refit_plan, refit_weights, scaled_moves
 
-Array = np.ndarray
 EXACT = Exact()
 Interval = Literal["jackknife", "delta", "BCa"]
 STEP = 1e-4  # of a central difference, in standard deviations: its error is of the square
@@ -70,7 +70,9 @@ class Refit:
     fit: Fit
     weights: PerUnit
 
-    def predict(self, X: Any, kind: str | None = None, *, offset: ArrayLike | None = None) -> Array:
+    def predict(
+        self, X: Any, kind: str | None = None, *, offset: ArrayLike | None = None
+    ) -> NumpyArray:
         """Predict rows, as `lo.predict` does.
 
         Parameters
@@ -276,7 +278,7 @@ def functional(
 
 def _refits_and_scales(
     fit: Fit, plan, strategy: AbstractRefit
-) -> tuple[ParameterRefits, Array, float | None, bool]:
+) -> tuple[ParameterRefits, NumpyArray, float | None, bool]:
     """Refit a plan; return the refits, the scale of each, the degrees of freedom, and whether it is
     a bootstrap.
     """
@@ -335,7 +337,9 @@ class _Values:
                 f"functional: f must be a function of the parameters, or the name of one; got {type(f).__name__}."
             )
 
-    def evaluate(self, thetas: ParamRows, refits: list[int | None]) -> Float[Array, "some values"]:
+    def evaluate(
+        self, thetas: ParamRows, refits: list[int | None]
+    ) -> Float[NumpyArray, "some values"]:
         """Evaluate the function at some θ with the weights of the refits of the given numbers.
 
         None is the fit.
@@ -381,7 +385,7 @@ class _Values:
         parameters: Any = unravel(theta, fit.theta)  # type: ignore[arg-type]
         return Refit(replace(fit, quadratic=replace(fit.quadratic, theta=parameters)), weights)
 
-    def of_refits(self) -> Float[Array, "refits values"]:
+    def of_refits(self) -> Float[NumpyArray, "refits values"]:
         """Evaluate the function at every refit.
 
         NaN where it does not exist, or does not determine the value.
@@ -398,7 +402,7 @@ class _Values:
             ] = np.nan
         return values
 
-    def slope(self) -> Float[Array, "values params"]:
+    def slope(self) -> Float[NumpyArray, "values params"]:
         """Differentiate the function at θ̂ by central differences."""
         fit = self.refits.fit
         if fit.quadratic.factor is None:

@@ -37,6 +37,7 @@ from .._runtime import (
     AbstractPosterior,
     File,
     NamedValues,
+    NumpyArray,
     StepResult,
     TwoArrays,
     among,
@@ -170,10 +171,11 @@ def _candidates(fit: Fit, plan: Plan, table: pd.DataFrame, count: int) -> list[i
     return list(dict.fromkeys(turns[exists[turns]].tolist()))[:count]
 
 
-Array = np.ndarray
-RefitStatistic = Callable[[Array], Array]  # raveled θ of some refits -> one number for each
+RefitStatistic = Callable[
+    [NumpyArray], NumpyArray
+]  # raveled θ of some refits -> one number for each
 # θ of some refits and their distances -> the errors of these numbers
-PredictionError = Callable[[Array, Array], Array]
+PredictionError = Callable[[NumpyArray, NumpyArray], NumpyArray]
 # operations below which F over the remaining units, and the dispersion, are computed for every
 # refit
 CHEAP = 5e9
@@ -370,7 +372,9 @@ class Moves:
         if error is not None:
             fit_value_error = error(fit.vector[None], np.array([fit_error]))[0]
 
-        def collect(batch: Batch, outcome: RefitBatch, theta: Array, distance: Array) -> StepResult:
+        def collect(
+            batch: Batch, outcome: RefitBatch, theta: NumpyArray, distance: NumpyArray
+        ) -> StepResult:
             columns = {}
             if watch is not None:
                 values = watch(theta)
@@ -400,7 +404,7 @@ def refit_all(
     fit: Fit,
     plan: Plan,
     refit: AbstractRefit,
-    collect: Callable[[Batch, RefitBatch, Array, Array], StepResult],
+    collect: Callable[[Batch, RefitBatch, NumpyArray, NumpyArray], StepResult],
     judge: bool = True,
 ) -> StepResult:
     """Refit a whole plan: θ of every refit, a bound `off` on its distance from the exact one, its
@@ -457,7 +461,7 @@ def _prediction_function(fit: Fit, prediction) -> tuple[RefitStatistic, Predicti
             )
         return float(array.ravel()[0])
 
-    def of_parameters(thetas: Array) -> Array:
+    def of_parameters(thetas: NumpyArray) -> NumpyArray:
         tree = natural(fit, thetas)
         return np.array(
             [
@@ -497,7 +501,7 @@ def _prediction_function(fit: Fit, prediction) -> tuple[RefitStatistic, Predicti
     q = len(x)
     to_target = objective.units.to_target
 
-    def of_row(thetas: Array) -> Array:
+    def of_row(thetas: NumpyArray) -> NumpyArray:
         eta = thetas[:, :q] @ x
         inverse = objective.loss_function.inverse_link
         if not objective.own:
@@ -507,7 +511,7 @@ def _prediction_function(fit: Fit, prediction) -> tuple[RefitStatistic, Predicti
             np.array([number(shared(eta[k : k + 1], thetas[k, q:])) for k in range(len(thetas))])
         )
 
-    def error(thetas: Array, distance: Array) -> Array:
+    def error(thetas: NumpyArray, distance: NumpyArray) -> NumpyArray:
         return mean_errors(
             lambda eta: to_target(np.asarray(objective.loss_function.inverse_link(eta))),
             thetas[:, :q] @ x,
@@ -517,7 +521,9 @@ def _prediction_function(fit: Fit, prediction) -> tuple[RefitStatistic, Predicti
     return of_row, None if objective.own else error
 
 
-def mean_errors(inverse_link: Callable[[Array], Any], eta: Array, half_width: Array) -> TwoArrays:
+def mean_errors(
+    inverse_link: Callable[[NumpyArray], Any], eta: NumpyArray, half_width: NumpyArray
+) -> TwoArrays:
     """Compute means at predictors within `half_width`, with error bounds, infinite at poles."""
     with silence("all"):
         value, low, high = (

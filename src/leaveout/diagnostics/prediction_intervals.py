@@ -49,6 +49,7 @@ from .._runtime import (
     HeadedTable,
     Indices,
     NamedValues,
+    NumpyArray,
     PerRow,
     Rng,
     RowCoefficients,
@@ -80,8 +81,7 @@ from ..validation.cross_validate import cache_key, objective_of, reader_for, str
 from ..validation.target import Target
 from .influence import mean_errors, refit_all
 
-Array = np.ndarray
-ClassRows = Float[Array, "*rows classes"]
+ClassRows = Float[NumpyArray, "*rows classes"]
 Design = RowCoefficients | SparseDesign
 Method = Literal["plus", "minmax", "cv+"]
 METHODS = get_args(Method)
@@ -124,9 +124,9 @@ class Probabilities(NamedTuple):
 class Held(NamedTuple):
     """Units that the refits leave out, the refit without each, and their shares of the weight."""
 
-    unit: Int[Array, " held"]
-    refit: Int[Array, " held"]
-    weight: Float[Array, " held"]
+    unit: Int[NumpyArray, " held"]
+    refit: Int[NumpyArray, " held"]
+    weight: Float[NumpyArray, " held"]
     number: int  # of rows, or of groups that are held out whole
 
 
@@ -169,7 +169,7 @@ class Request:
                 f"{self.caller}: {name} must be one of {', '.join(choices)}; got {value!r}."
             )
 
-    def draws(self, count: int) -> Float[Array, " count"]:
+    def draws(self, count: int) -> Float[NumpyArray, " count"]:
         """Draw the random shares of probabilities; zeros, if there are none."""
         if self.rng is None:
             return np.zeros(count)
@@ -591,7 +591,7 @@ class Solved:
     """
 
     rows: NewRows
-    ends: Float[Array, "ends rows"]
+    ends: Float[NumpyArray, "ends rows"]
     outside: RowFlags
     facts: NamedValues
 
@@ -935,7 +935,7 @@ def _plan(request: Request, fit: Fit, groups: ArrayLike | None) -> Plan:
 
 def _shift(
     caller: str, objective: AbstractRegression, offset: ArrayLike | None, rows: int
-) -> Float[Array, "rows ..."] | None:
+) -> Float[NumpyArray, "rows ..."] | None:
     """Read the offsets of new rows; None if the model has none."""
     if (offset is None) != (objective.offset is None):
         had = "has no offset, but one was given"
@@ -979,7 +979,7 @@ def _predict_by_refits(
     fit: Fit,
     refits: Refits,
     design: Design,
-    shift: Float[Array, "rows ..."] | None,
+    shift: Float[NumpyArray, "rows ..."] | None,
     rows: Indices,
 ) -> Means | Probabilities:
     """Predict some rows by every refit, `[rows, refits]`, or their classes, `[rows, refits,
@@ -1036,13 +1036,13 @@ def _length(fit: Fit, design: Design) -> PerRow:
 def _response(
     objective: AbstractRegression,
     eta: AnyShape,
-    tau: Float[Array, "refits own"],
+    tau: Float[NumpyArray, "refits own"],
     error: AnyShape,
 ) -> Means | Probabilities:
     """Return the means, or the probabilities of classes, of predictors with errors."""
     link: Any = objective.loss_function.inverse_link
 
-    def inverse_link(eta: Array) -> Array:
+    def inverse_link(eta: NumpyArray) -> NumpyArray:
         with silence("all"):
             return np.asarray(jax.vmap(link, (-1, 0), -1)(eta, tau) if objective.own else link(eta))
 
@@ -1103,7 +1103,7 @@ def _beyond(values: AnyShape) -> AnyShape:
 
 
 def _check_counts(
-    request: Request, unit_name: str, small: list[tuple[Array, str, int]], served: int
+    request: Request, unit_name: str, small: list[tuple[NumpyArray, str, int]], served: int
 ) -> None:
     """Warn of groups of too few units for the level; raise ValueError if no new row is served."""
     level = request.level
@@ -1138,7 +1138,7 @@ def _held(objective: AbstractRegression, plan: Plan, units: UnitFlags) -> Held:
 
 def _target_weights(
     request: Request, X_new: Any, plan: Plan, rows: int, held: Held
-) -> tuple[Float[Array, " held"], PerRow]:
+) -> tuple[Float[NumpyArray, " held"], PerRow]:
     """Return the weights of the held-out units, of sum one, and the sum that the ends of each new
     row need.
 
@@ -1176,7 +1176,7 @@ def _target_weights(
 
 def _ends(
     sides: Sequence[Fit], refits: list[Refits], held: Held, method: str
-) -> Callable[[list[Any], Array], Array]:
+) -> Callable[[list[Any], NumpyArray], NumpyArray]:
     """Return a function that computes the ends of new rows, and their largest widening, from
     predictions by every refit.
 
@@ -1198,7 +1198,7 @@ def _ends(
     most = max(float(side.error.max(initial=0.0)) for side in held_means)
     by_unit = slice(None) if in_order else held.refit
 
-    def quantile(values: Float[Array, "rows units"], needed: PerRow) -> PerRow:
+    def quantile(values: Float[NumpyArray, "rows units"], needed: PerRow) -> PerRow:
         """Return the least value at or below which the `needed` weight lies.
 
         The values are reordered in place.
@@ -1214,14 +1214,14 @@ def _ends(
         ranked = np.c_[ranked, np.full(len(ranked), np.inf)]
         return _beyond(np.take_along_axis(ranked, rank[:, None], 1)[:, 0])
 
-    def end(bounds: Float[Array, "rows refits"], needed: PerRow) -> PerRow:
+    def end(bounds: Float[NumpyArray, "rows refits"], needed: PerRow) -> PerRow:
         if method == "minmax":
             return _beyond(bounds.max(1)) + quantile(distance[None].copy(), needed[:1])
         values = bounds[:, by_unit]
         values += distance
         return quantile(values, needed)
 
-    def ends(means: list[Any], needed: PerRow) -> Array:
+    def ends(means: list[Any], needed: PerRow) -> NumpyArray:
         low = means[0]
         high = means[-1]
         outer = np.stack([end(low.error - low.value, needed), end(high.error + high.value, needed)])
@@ -1237,9 +1237,9 @@ def _sets(
     held: Held,
     level: float,
     method: str,
-    score: Callable[..., Array],
+    score: Callable[..., NumpyArray],
     draws: PerUnit,
-) -> Callable[[list[Any], Array], Array]:
+) -> Callable[[list[Any], NumpyArray], NumpyArray]:
     """Return a function that computes which classes are in the sets of new rows, and their largest
     widening.
 
@@ -1253,7 +1253,7 @@ def _sets(
     held_scores[missing[held.refit]] = np.inf
     most = float((high - low)[~missing[held.refit]].max(initial=0.0))
 
-    def sets(probabilities: list[Any], draws: Array) -> Array:
+    def sets(probabilities: list[Any], draws: NumpyArray) -> NumpyArray:
         low, high = probabilities[0]
         values = score(low, high, draws[:, None])
         values[:, missing] = -np.inf

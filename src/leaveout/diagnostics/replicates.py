@@ -28,6 +28,7 @@ from .._runtime import (
     RESULTS,
     HeadedTable,
     Lines,
+    NumpyArray,
     Rng,
     SubsetValues,
     Texts,
@@ -48,7 +49,6 @@ from ..validation.cross_validate import objective_of, reader_for, strategy_of
 from ..validation.named_parameters import NamedParameters, name_parameters, partial_refits
 from .influence import refit_all
 
-Array = np.ndarray
 DEFAULT = Exact(1e-5)  # of its own move: a standard error then has five digits, most often eight
 NAMES = np.array([code.name for code in RESULTS], object)
 LISTED_REPLICATES = 4  # names of replicates that a warning lists
@@ -315,13 +315,13 @@ class ParameterRefits:
     plan: Plan
     parameters: NamedParameters
     theta: RefitPoints
-    values: Float[Array, "refits natural"]
+    values: Float[NumpyArray, "refits natural"]
     error: PerRefit
     fit_error: float
     proved: bool
     result: RefitNumbers
     index: pd.Index
-    free: dict[int, Float[Array, "null params"]]
+    free: dict[int, Float[NumpyArray, "null params"]]
 
     @property
     def flagged(self) -> pd.Series:
@@ -373,7 +373,7 @@ class ParameterRefits:
         )
 
 
-def mean_of(values: Float[Array, "refits some"]) -> SubsetValues:
+def mean_of(values: Float[NumpyArray, "refits some"]) -> SubsetValues:
     """Return the mean over the refits that determine each value; NaN if none does."""
     determined = ~np.isnan(values)
     number = determined.sum(0)
@@ -382,7 +382,9 @@ def mean_of(values: Float[Array, "refits some"]) -> SubsetValues:
     )
 
 
-def scaled_moves(values: Float[Array, "refits some"], center: Array, scales: PerRefit) -> Array:
+def scaled_moves(
+    values: Float[NumpyArray, "refits some"], center: NumpyArray, scales: PerRefit
+) -> NumpyArray:
     """Return √scale (value − center), zero where a refit does not determine the value, and the
     others raised for it.
     """
@@ -542,7 +544,7 @@ def replicates(
     )
 
 
-def degrees(weights: Float[Array, "units replicates"]) -> float:
+def degrees(weights: Float[NumpyArray, "units replicates"]) -> float:
     """Return the rank of replicate weights less one, as R's survey has it."""
     # share of the largest singular value, as in R's survey; its square is seen in double precision
     tolerance = 1e-5
@@ -559,7 +561,7 @@ def refit_weights(
     scale: float | None,
     rscales: ArrayLike | None,
     strategy: AbstractRefit,
-) -> tuple[ParameterRefits, float, Float[Array, " replicates"]]:
+) -> tuple[ParameterRefits, float, Float[NumpyArray, " replicates"]]:
     """Refit under replicate weights; return the refits, the scale, and the scale of each."""
     if scale is None:
         if not isinstance(weights, ReplicateWeights):
@@ -589,7 +591,7 @@ def refit_weights(
     return refit_plan(caller, fit, plan, strategy), common_scale, scales
 
 
-def _factors(caller: str, fit: Fit, weights) -> tuple[Float[Array, "units replicates"], Any]:
+def _factors(caller: str, fit: Fit, weights) -> tuple[Float[NumpyArray, "units replicates"], Any]:
     table = pandas_of(caller, "weights", weights)
     factors = floats(caller, "weights", table)
     units = objective_of(caller, fit).num_units

@@ -22,7 +22,6 @@ from .design import (
     DENSE_BLOCK as DENSE_BLOCK,
     EVERYONE as EVERYONE,
     AnyShape as AnyShape,
-    Array as Array,
     DenseDesign as DenseDesign,
     Directions as Directions,
     Extent as Extent,

@@ -14,12 +14,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .._runtime import NumpyArray
 from .curvature import Curvature
 
-Array = np.ndarray
-PerActive = Float[Array, " active"]
-Vector = Float[Array, " params"]
-Thetas = Float[Array, "... params"]
+PerActive = Float[NumpyArray, " active"]
+Vector = Float[NumpyArray, " params"]
+Thetas = Float[NumpyArray, "... params"]
 
 
 class Limits(Protocol):
@@ -41,7 +41,7 @@ class Box(NamedTuple):
     bounds: tuple[Thetas, Thetas]
 
 
-def resting(limits: Limits, theta: Thetas) -> Bool[Array, "... params"]:
+def resting(limits: Limits, theta: Thetas) -> Bool[NumpyArray, "... params"]:
     """Whether each parameter is at a bound or a kink."""
     return (
         (theta == limits.bounds[0])
@@ -59,7 +59,7 @@ def gates(limits: Limits, theta: Thetas, kappa: float = 1.0) -> tuple[Thetas, Th
 
 
 def segments(
-    limits: Limits, place: Int[Array, " active"], sign: PerActive
+    limits: Limits, place: Int[NumpyArray, " active"], sign: PerActive
 ) -> tuple[PerActive, PerActive]:
     """Ends of the interval in which parameters keep the given signs.
 
@@ -77,7 +77,7 @@ def excess(limits: Limits, theta: Thetas, gradient: Thetas, kappa: float = 1.0) 
     return np.where(resting(limits, theta), beyond, 0.0)
 
 
-def leaving_signs(a: Array, theta: Array, beyond: Array) -> Thetas:
+def leaving_signs(a: NumpyArray, theta: NumpyArray, beyond: NumpyArray) -> Thetas:
     """Signs of the parameters that leave their resting place.
 
     `beyond` is how far ∇L exceeds the bound that holds them.
@@ -86,7 +86,7 @@ def leaving_signs(a: Array, theta: Array, beyond: Array) -> Thetas:
 
 
 def solve_box(
-    gram: Float[Array, "params params"],
+    gram: Float[NumpyArray, "params params"],
     right: Vector,
     a: Vector,
     bounds: tuple[Vector, Vector],

@@ -15,13 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import ArrayList
+from .._runtime import ArrayList, NumpyArray
 
-Array = np.ndarray
-Lanes = Int[Array, " lanes"]
-PerSystem = Float[Array, " systems"]
+Lanes = Int[NumpyArray, " lanes"]
+PerSystem = Float[NumpyArray, " systems"]
 # function of vectors and of the places of their systems
-Multiply = Callable[[Float[Array, "lanes size"], Lanes], Float[Array, "lanes size"]]
+Multiply = Callable[[Float[NumpyArray, "lanes size"], Lanes], Float[NumpyArray, "lanes size"]]
 
 
 class Solution(NamedTuple):
@@ -29,22 +28,22 @@ class Solution(NamedTuple):
     met along which A is not positive, where a solve ends.
     """
 
-    x: Float[Array, "systems size"]
+    x: Float[NumpyArray, "systems size"]
     square: PerSystem
     length: PerSystem
     least: PerSystem
-    is_convex: Bool[Array, " systems"]
+    is_convex: Bool[NumpyArray, " systems"]
 
 
 def solve(
     product: Multiply,
     precondition: Multiply,
-    right: Float[Array, "systems size"],
+    right: Float[NumpyArray, "systems size"],
     most: int,
     tol: float | PerSystem = 0.0,
     part: float | PerSystem = 0.0,
-    record: Callable[[Array, Array, Array], None] | None = None,
-    settled: Callable[[Lanes, Array, Array], Array] | None = None,
+    record: Callable[[NumpyArray, NumpyArray, NumpyArray], None] | None = None,
+    settled: Callable[[Lanes, NumpyArray, NumpyArray], NumpyArray] | None = None,
     has_ritz_values: bool = True,
 ) -> Solution:
     """Solve from zero by at most so many products.
@@ -114,7 +113,7 @@ def solve(
     return Solution(x, square, length, least, is_convex)
 
 
-def _tridiagonal(diagonal: ArrayList, off_diagonal: ArrayList, lanes: Lanes) -> Array:
+def _tridiagonal(diagonal: ArrayList, off_diagonal: ArrayList, lanes: Lanes) -> NumpyArray:
     """Lower triangles of the tridiagonal matrices of some systems."""
     size = len(diagonal)
     matrices = np.zeros((len(lanes), size, size))

@@ -13,8 +13,9 @@ import scipy
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-Array = np.ndarray
-Squares = Float[Array, "*matrices k k"]
+from .._runtime import NumpyArray
+
+Squares = Float[NumpyArray, "*matrices k k"]
 
 # least pivot, relative to the parameter's curvature; below it most is rounding, as under separation
 PIVOT = 1e-14
@@ -39,7 +40,7 @@ def cholesky(matrices: Squares) -> Squares:
     return out.reshape(matrices.shape)
 
 
-def solve_each(matrices: Squares, vectors: Float[Array, "*matrices k"]) -> Array:
+def solve_each(matrices: Squares, vectors: Float[NumpyArray, "*matrices k"]) -> NumpyArray:
     """Compute `A⁻¹ b` for each of many matrices and its vector."""
     return linalg.solve(matrices, vectors[..., None])[..., 0]
 
@@ -48,7 +49,7 @@ class Curvature(NamedTuple):
     """Factors L of one matrix or of several; the identity where one is not positive definite."""
 
     factor: Squares
-    definite: Bool[Array, "*matrices"]
+    definite: Bool[NumpyArray, "*matrices"]
 
     @classmethod
     def of(cls, matrices: Squares, least: float = PIVOT) -> "Curvature":
@@ -62,17 +63,17 @@ class Curvature(NamedTuple):
             factor = np.where(definite[..., None, None], factor, np.eye(factor.shape[-1]))
         return cls(factor, definite)
 
-    def take(self, places: Int[Array, " some"]) -> "Curvature":
+    def take(self, places: Int[NumpyArray, " some"]) -> "Curvature":
         """The matrices at these places."""
         return Curvature(self.factor[places], self.definite[places])
 
-    def _masked(self, answer: Array) -> Array:
+    def _masked(self, answer: NumpyArray) -> NumpyArray:
         """NaN where a matrix is not positive definite."""
         if self.definite.all():
             return answer
         return np.where(self.definite[..., None, None], answer, np.nan)
 
-    def solve(self, right: Float[Array, "*matrices k columns"]) -> Array:
+    def solve(self, right: Float[NumpyArray, "*matrices k columns"]) -> NumpyArray:
         """Compute H⁻¹b of columns b."""
         if not right.size:
             return right
@@ -86,7 +87,7 @@ class Curvature(NamedTuple):
             answer = linalg.solve(self.factor.swapaxes(-1, -2), linalg.solve(self.factor, right))
         return self._masked(answer)
 
-    def step(self, gradient: Float[Array, "*matrices k"]) -> Float[Array, "*matrices k"]:
+    def step(self, gradient: Float[NumpyArray, "*matrices k"]) -> Float[NumpyArray, "*matrices k"]:
         """Compute H⁻¹g of a gradient each."""
         return self.solve(gradient[..., None])[..., 0]
 
@@ -98,7 +99,7 @@ class Curvature(NamedTuple):
         return self._masked(np.reshape(roots, self.factor.shape))
 
     @property
-    def logdet(self) -> Float[Array, "*matrices"]:
+    def logdet(self) -> Float[NumpyArray, "*matrices"]:
         """log|H|."""
         logdet = 2 * np.log(np.einsum("...pp->...p", self.factor)).sum(-1)
         return np.where(self.definite, logdet, np.nan)

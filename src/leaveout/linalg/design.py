@@ -18,6 +18,7 @@ from .._runtime import (
     ArrayTuple,
     Indices,
     ListedUnits,
+    NumpyArray,
     ParamColumns,
     PerRefitRow,
     PerRow,
@@ -32,18 +33,17 @@ from .._runtime import (
 )
 from .group_norms import Norms
 
-Array = np.ndarray
-RowNorms = Float[Array, "*rows"]
-PerUnit = Float[Array, " units"]
-PerOutput = Float[Array, "... outputs"]
-RefitPoints = Float[Array, "refits params"]
-RefitUnits = Float[Array, "refits units"]
-RowUnits = Float[Array, "... units"]
-RefitRoots = Float[Array, "refits params rank"]
-RefitMatrices = Float[Array, "refits params params"]
-RowValues = Float[Array, "... rows"]
-AnyShape = Float[Array, "..."]
-Directions = Float[Array, "rank params"]
+RowNorms = Float[NumpyArray, "*rows"]
+PerUnit = Float[NumpyArray, " units"]
+PerOutput = Float[NumpyArray, "... outputs"]
+RefitPoints = Float[NumpyArray, "refits params"]
+RefitUnits = Float[NumpyArray, "refits units"]
+RowUnits = Float[NumpyArray, "... units"]
+RefitRoots = Float[NumpyArray, "refits params rank"]
+RefitMatrices = Float[NumpyArray, "refits params params"]
+RowValues = Float[NumpyArray, "... rows"]
+AnyShape = Float[NumpyArray, "..."]
+Directions = Float[NumpyArray, "rank params"]
 
 EVERYONE = slice(None)
 
@@ -66,23 +66,23 @@ class Loss(Protocol):
     def ceiling(self) -> float | RowNorms:
         """Upper bound of ℓ″."""
 
-    def peak(self, y: Array) -> Array | None:
+    def peak(self, y: NumpyArray) -> NumpyArray | None:
         """Place where ℓ″ is largest, if ℓ″ is unimodal; else None."""
 
-    def derivatives(self, eta: Array, y: Array, orders: Shape) -> ArrayTuple:
+    def derivatives(self, eta: NumpyArray, y: NumpyArray, orders: Shape) -> ArrayTuple:
         """Derivatives of ℓ in η of the given orders, order 0 being ℓ itself."""
 
-    def terms(self, order: int, size: Array, eta: Array, y: Array) -> Array:
+    def terms(self, order: int, size: NumpyArray, eta: NumpyArray, y: NumpyArray) -> NumpyArray:
         """Bound the sum of the sizes of the terms that a derivative is computed from."""
 
 
 class LossOfSeveral(Loss, Protocol):
     """Convex loss of several outputs, flat along their common shift."""
 
-    def roots(self, eta: PerOutput) -> Float[Array, "... outputs outputs"]:
+    def roots(self, eta: PerOutput) -> Float[NumpyArray, "... outputs outputs"]:
         """Factor B with B Bᵀ = ∇²ℓ(η)."""
 
-    def third(self, eta: PerOutput, along: Array, across: Array) -> TwoArrays:
+    def third(self, eta: PerOutput, along: NumpyArray, across: NumpyArray) -> TwoArrays:
         """Compute ∇³ℓ(η)[s, s, d] and its size, of several s and d less their last entries, which
         are overwritten.
         """
@@ -90,12 +90,12 @@ class LossOfSeveral(Loss, Protocol):
     def ratios(self, eta: PerOutput, reference: PerOutput) -> TwoArrays:
         """Least and greatest c with vᵀ∇²ℓ(η)v = c vᵀ∇²ℓ(reference)v over all v."""
 
-    def within(self, eta: PerOutput, y: Array, spread: Array) -> TwoArrays:
+    def within(self, eta: PerOutput, y: NumpyArray, spread: NumpyArray) -> TwoArrays:
         """Largest fall and rise of ℓ from η over moves s with max s − min s ≤ `spread`."""
 
     def corrected(
-        self, eta: PerOutput, y: Array, change: Array, error: Array
-    ) -> tuple[PerOutput, Array]:
+        self, eta: PerOutput, y: NumpyArray, change: NumpyArray, error: NumpyArray
+    ) -> tuple[PerOutput, NumpyArray]:
         """Predictors where ℓ has changed, and the `spread` of moves that raise it by an error."""
 
 
@@ -109,7 +109,7 @@ class StackedLoss:
     penalty: Loss
     split: TwoCounts  # numbers of rows of each
 
-    def _all_rows(self, units: Array | float | None, penalty: Array | float | None):
+    def _all_rows(self, units: NumpyArray | float | None, penalty: NumpyArray | float | None):
         """Numbers of all rows; None if one of the losses has none."""
         if units is None or penalty is None:
             return None
@@ -140,7 +140,7 @@ class StackedLoss:
         )
         return tuple(np.concatenate(pair, -1) for pair in zip(*parts, strict=True))
 
-    def terms(self, order: int, size: RowValues, eta: Array, y: Array) -> RowValues:
+    def terms(self, order: int, size: RowValues, eta: NumpyArray, y: NumpyArray) -> RowValues:
         eta_units, eta_penalty = np.split(eta, self.split[:1], axis=-1)
         size_units, size_penalty = np.split(size, self.split[:1], axis=-1)
         parts = (
@@ -190,7 +190,7 @@ def weight_terms(weight: RowUnits, part: AnyShape) -> AnyShape:
     return out
 
 
-def apply_curvature(curvature: Array, move: Array) -> Array:
+def apply_curvature(curvature: NumpyArray, move: NumpyArray) -> NumpyArray:
     """Multiply moves of η by ∇²ℓ, a number for one output and a matrix for several."""
     if curvature.ndim == move.ndim:
         return curvature * move
@@ -218,7 +218,7 @@ class SingleOutput(ABC):
         """Compute Σ_n weight_n x_n x_nᵀ."""
 
     @abstractmethod
-    def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
+    def rows(self, units: NumpyArray | slice) -> Float[NumpyArray, "*some params"]:
         """Selected rows as an array."""
 
     @abstractmethod
@@ -230,19 +230,19 @@ class SingleOutput(ABC):
         return np.stack([self.sizes(root.T) for root in roots])
 
     def unit_predictors(
-        self, units: Array, theta: Float[Array, "*refits params"]
-    ) -> Float[Array, "*refits width"]:
+        self, units: NumpyArray, theta: Float[NumpyArray, "*refits params"]
+    ) -> Float[NumpyArray, "*refits width"]:
         """Compute x_nᵀθ of the listed units."""
         return (self.rows(units) @ theta[..., None])[..., 0]
 
-    def whiten(self, units: Array | slice, root: Directions) -> Float[Array, "... rank"]:
+    def whiten(self, units: NumpyArray | slice, root: Directions) -> Float[NumpyArray, "... rank"]:
         """Compute root x_n of the listed units."""
         rows = self.rows(units)
         # NumPy would multiply a stack of matrices one after the other
         whitened = rows.reshape(-1, rows.shape[-1]) @ root.T
         return whitened.reshape(*rows.shape[:-1], -1)
 
-    def gram(self, omega: RefitUnits, curvature: Array) -> RefitMatrices:
+    def gram(self, omega: RefitUnits, curvature: NumpyArray) -> RefitMatrices:
         """Compute Σ_n ω_n c_n x_n x_nᵀ."""
         return self.products(weight_terms(omega, curvature))
 
@@ -253,13 +253,13 @@ class SingleOutput(ABC):
         """
         return self
 
-    def extent(self, root: Directions, shares: Array) -> Extent:
+    def extent(self, root: Directions, shares: NumpyArray) -> Extent:
         """Extent of all rows in the norm of (rootᵀ root)⁻¹."""
         size = self.sizes(root)
         norm = np.sqrt(size)
         return Extent(norm, size, norm, size)
 
-    def extents(self, roots: RefitRoots, shares: Array) -> Extent:
+    def extents(self, roots: RefitRoots, shares: NumpyArray) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm."""
         size = self.sizes_by_refit(roots)
         norm = np.sqrt(size)
@@ -274,7 +274,7 @@ class DenseDesign(SingleOutput):
     """
 
     x: UnitVectors
-    pairs: Float[Array, "pairs units"] | None = None
+    pairs: Float[NumpyArray, "pairs units"] | None = None
 
     @property
     def shape(self) -> TwoCounts:
@@ -292,11 +292,11 @@ class DenseDesign(SingleOutput):
         """Design of the selected rows."""
         return DenseDesign(self.x[units])
 
-    def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
+    def rows(self, units: NumpyArray | slice) -> Float[NumpyArray, "*some params"]:
         """Selected rows as an array."""
         return self.x[units]
 
-    def multiply(self, units: Array, images: ParamColumns) -> Float[Array, "units some"]:
+    def multiply(self, units: NumpyArray, images: ParamColumns) -> Float[NumpyArray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return np.asarray(self.x[units], images.dtype) @ images
 
@@ -309,12 +309,12 @@ class DenseDesign(SingleOutput):
         """Norms ‖x_n‖."""
         return np.sqrt(np.einsum("np,np->n", self.x, self.x))
 
-    def below(self, rows: Float[Array, "more params"]) -> "DenseDesign":
+    def below(self, rows: Float[NumpyArray, "more params"]) -> "DenseDesign":
         """Append rows; no copy is made if they already lie behind these in memory."""
         stack = self.x.base
         n = len(self.x)
         if (
-            isinstance(stack, Array)
+            isinstance(stack, NumpyArray)
             and stack.shape == (n + len(rows), self.shape[1])
             and stack.flags.c_contiguous
             and stack.ctypes.data == self.x.ctypes.data
@@ -332,7 +332,7 @@ class DenseDesign(SingleOutput):
             return replace(self, pairs=self._pairs(EVERYONE))
         return self
 
-    def _pairs(self, units: slice) -> Float[Array, "pairs some"]:
+    def _pairs(self, units: slice) -> Float[NumpyArray, "pairs some"]:
         """Products of all pairs of columns, for a slice of the rows."""
         columns = np.ascontiguousarray(self.x[units].T)
         p = self.x.shape[1]
@@ -387,7 +387,9 @@ class DenseDesign(SingleOutput):
                     out[k] += (x * block_weight).T @ x
         return out
 
-    def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
+    def forms(
+        self, matrices: Float[NumpyArray, "forms params params"]
+    ) -> Float[NumpyArray, "units forms"]:
         """Compute x_nᵀ M x_n, for many matrices by one product with all x xᵀ."""
         n, p = self.shape
         blocks = self._pair_blocks(len(matrices))
@@ -440,20 +442,20 @@ class MultiOutputDesign:
     def features(self) -> int:
         return self.base.shape[1]
 
-    def predictors(self, theta: RefitPoints) -> Float[Array, "refits units outputs"]:
+    def predictors(self, theta: RefitPoints) -> Float[NumpyArray, "refits units outputs"]:
         """Compute θ x_n of every unit."""
         eta = self.base.predictors(theta.reshape(-1, self.features))
         return eta.reshape(len(theta), self.outputs, -1).swapaxes(1, 2)
 
-    def pull(self, slope: Float[Array, "refits units outputs"]) -> RefitPoints:
+    def pull(self, slope: Float[NumpyArray, "refits units outputs"]) -> RefitPoints:
         """Compute Σ_n slope_n ⊗ x_n."""
         return self.base.pull(slope.swapaxes(1, 2).reshape(-1, self.shape[0])).reshape(
             len(slope), -1
         )
 
     def unit_predictors(
-        self, units: Array, theta: Float[Array, "*refits params"]
-    ) -> Float[Array, "*refits width outputs"]:
+        self, units: NumpyArray, theta: Float[NumpyArray, "*refits params"]
+    ) -> Float[NumpyArray, "*refits width outputs"]:
         """Compute θ x_n of the listed units."""
         x = self.base.rows(units.ravel()).reshape(*units.shape, -1)
         return x @ theta.reshape(*theta.shape[:-1], self.outputs, -1).swapaxes(-1, -2)
@@ -466,7 +468,7 @@ class MultiOutputDesign:
         """Copy of the rows in float32."""
         return MultiOutputDesign(self.base.single(), self.outputs)
 
-    def whiten(self, units: Array, root: Directions) -> Float[Array, "... outputs rank"]:
+    def whiten(self, units: NumpyArray, root: Directions) -> Float[NumpyArray, "... outputs rank"]:
         """Compute root U_nᵀ of the listed units, one row an output."""
         roots = (
             root.reshape(-1, self.outputs, self.features).swapaxes(0, 1).reshape(-1, self.features)
@@ -476,7 +478,7 @@ class MultiOutputDesign:
     def gram(
         self,
         omega: RefitUnits,
-        curvature: Float[Array, "#refits units outputs outputs"],
+        curvature: Float[NumpyArray, "#refits units outputs outputs"],
     ) -> RefitMatrices:
         """Compute Σ_n ω_n U_nᵀ C_n U_n, block by block of two outputs.
 
@@ -502,8 +504,8 @@ class MultiOutputDesign:
         return out.reshape(len(omega), self.outputs * q, -1)
 
     def blocks(
-        self, omega: PerUnit, curvature: Float[Array, "units outputs outputs"]
-    ) -> Float[Array, "outputs features features"]:
+        self, omega: PerUnit, curvature: Float[NumpyArray, "units outputs outputs"]
+    ) -> Float[NumpyArray, "outputs features features"]:
         """Diagonal blocks of such a sum, one for each output."""
         diagonal = np.einsum("nkk->kn", curvature)
         if (diagonal == diagonal[:, :1]).all():
@@ -517,7 +519,7 @@ class MultiOutputDesign:
         by_output = root.reshape(len(root), self.outputs, -1)
         return (by_output - by_output.mean(1, keepdims=True)).reshape(root.shape)
 
-    def shifts_apart(self, penalty: Float[Array, "params params"]) -> bool:
+    def shifts_apart(self, penalty: Float[NumpyArray, "params params"]) -> bool:
         """Whether a common shift of all outputs is orthogonal to the other moves in the norm of the
         penalty, and so of H.
         """
@@ -525,8 +527,8 @@ class MultiOutputDesign:
         return bool((shifted == shifted[:, :1]).all())
 
     def inner(
-        self, units: Array | slice, inverse: Float[Array, "params params"]
-    ) -> Float[Array, "some outputs outputs"]:
+        self, units: NumpyArray | slice, inverse: Float[NumpyArray, "params params"]
+    ) -> Float[NumpyArray, "some outputs outputs"]:
         """Compute U_n `inverse` U_nᵀ of the listed units."""
         k, m = np.triu_indices(self.outputs)
         rows = self.base.take(units)
@@ -537,7 +539,7 @@ class MultiOutputDesign:
         out[:, k, m] = out[:, m, k] = rows.forms(blocks)
         return out
 
-    def extent(self, root: Directions, roots: Float[Array, "units outputs outputs"]) -> Extent:
+    def extent(self, root: Directions, roots: Float[NumpyArray, "units outputs outputs"]) -> Extent:
         """Extent of all rows in the norm of (rootᵀ root)⁻¹, in blocks.
 
         `roots` are the factors B of the curvatures.
@@ -555,7 +557,7 @@ class MultiOutputDesign:
             parts.append((norm, np.maximum(share, 0.0), length, inner))
         return Extent(*join(parts))
 
-    def extents(self, roots: RefitRoots, shares: Float[Array, "refits ..."]) -> Extent:
+    def extents(self, roots: RefitRoots, shares: Float[NumpyArray, "refits ..."]) -> Extent:
         """Extent of all rows for each refit, in the refit's own norm and with its own factors B."""
         parts = [self.extent(root.T, factors) for root, factors in zip(roots, shares, strict=True)]
         return Extent(*map(np.stack, zip(*parts, strict=True)))
@@ -577,13 +579,13 @@ class Predictors:
     """
 
     design: Any  # `DenseDesign`, `MultiOutputDesign`, or `sparse_design.SparseDesign`
-    offset: Float[Array, "rows ..."] | float
+    offset: Float[NumpyArray, "rows ..."] | float
     y: PerUnit
     unit_loss: Loss
     loss: Loss
     # a matrix `[params, params]`; a diagonal one of very many columns in compressed rows
     penalty: Any
-    weigh: Callable[[Array], tuple[PerRefitRow, Float[Array, " refits"]]]
+    weigh: Callable[[NumpyArray], tuple[PerRefitRow, Float[NumpyArray, " refits"]]]
     separate: bool
     inverse_link: Callable[[Arrays], Arrays]
     norms: Norms | None  # the penalty's norms of groups, none of which is zero
@@ -594,7 +596,7 @@ class Predictors:
         (omega,), (kappa,) = self.weigh(np.ones((1, len(self.y))))
         return omega, kappa
 
-    def penalty_terms(self, theta: RefitPoints) -> tuple[Float[Array, " refits"], RefitPoints]:
+    def penalty_terms(self, theta: RefitPoints) -> tuple[Float[NumpyArray, " refits"], RefitPoints]:
         """Value and gradient of the penalty beside the rows."""
         pushed = theta @ self.penalty
         value = 0.5 * np.sum(pushed * theta, 1)
@@ -602,10 +604,10 @@ class Predictors:
             return value, pushed
         return value + self.norms.value(theta), pushed + self.norms.pull(theta)
 
-    def bending(self, theta: RefitPoints) -> Float[Array, "#refits params params"]:
+    def bending(self, theta: RefitPoints) -> Float[NumpyArray, "#refits params params"]:
         """Hessian of the penalty beside the rows."""
         penalty = self.penalty
-        if not isinstance(penalty, Array):
+        if not isinstance(penalty, NumpyArray):
             penalty = penalty.toarray()
         if self.norms is None:
             return penalty[None]
@@ -617,13 +619,15 @@ class Predictors:
         concordance = self.loss.self_concordance
         return self.norms is None and concordance is not None and not np.any(concordance)
 
-    def eta(self, theta: RefitPoints) -> Float[Array, "refits rows ..."]:
+    def eta(self, theta: RefitPoints) -> Float[NumpyArray, "refits rows ..."]:
         """Compute the linear predictors of every row."""
         out = self.design.predictors(theta)
         out += self.offset
         return out
 
-    def shares(self, eta: RowValues | Float[Array, "... rows outputs"], curvature: Array) -> Array:
+    def shares(
+        self, eta: RowValues | Float[NumpyArray, "... rows outputs"], curvature: NumpyArray
+    ) -> NumpyArray:
         """Argument of `extent`: ℓ″, or for several outputs the factor B with B Bᵀ = ∇²ℓ."""
         if self.design.outputs == 1:
             return curvature
@@ -631,7 +635,7 @@ class Predictors:
 
     def unit_predictors(
         self, units: ListedUnits, theta: RefitPoints
-    ) -> Float[Array, "refits width ..."]:
+    ) -> Float[NumpyArray, "refits width ..."]:
         """Compute the linear predictors of the listed units, through those of all rows if the list
         is long.
         """
@@ -641,6 +645,6 @@ class Predictors:
         if gather_cost * units.shape[1] >= len(self.y):
             return self.eta(theta)[np.arange(len(units))[:, None], units]
         offset = self.offset
-        if isinstance(offset, Array) and offset.ndim:
+        if isinstance(offset, NumpyArray) and offset.ndim:
             offset = offset[units]
         return self.design.unit_predictors(units, theta) + offset

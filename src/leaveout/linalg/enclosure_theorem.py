@@ -40,11 +40,10 @@ from typing import NamedTuple, cast
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import ArrayFunction, ArrayList, TwoArrays, silence, slices
+from .._runtime import ArrayFunction, ArrayList, NumpyArray, TwoArrays, silence, slices
 from .design import Loss, LossOfSeveral, RefitUnits, RowUnits
 from .rounding import FUNCTION, TINY, UP
 
-Array = np.ndarray
 TIMES = 1.0, 3.0  # the τ to try, in rising order, in typical ratios of gap and curvature
 EVERYONE = slice(None)
 STRAIGHT = 1e-100  # stands for M k if no ℓ″ changes, so that no radius is too large
@@ -71,12 +70,12 @@ class CurvatureBounds(NamedTuple):
 
 def gaps(
     loss: Loss,
-    y: Array,
-    eta: Array,
+    y: NumpyArray,
+    eta: NumpyArray,
     bounds: CurvatureBounds,
-    half_width: Array,
-    reference: Array,
-    blur: Array | float = 0.0,
+    half_width: NumpyArray,
+    reference: NumpyArray,
+    blur: NumpyArray | float = 0.0,
 ) -> Gaps:
     """Gaps of secants from η over |s| ≤ `half_width`, where η may be off by `blur`."""
     if loss.self_concordance is not None:  # (1 − e^{−x})/x ≥ 1 − x/2; its inverse bounds (eˣ − 1)/x
@@ -95,7 +94,9 @@ def gaps(
     return Gaps(below, np.maximum(below, beyond, out=beyond))
 
 
-def _by_ends(loss: Loss, y: Array, eta: Array, half_width: Array, blur: Array | float) -> TwoArrays:
+def _by_ends(
+    loss: Loss, y: NumpyArray, eta: NumpyArray, half_width: NumpyArray, blur: NumpyArray | float
+) -> TwoArrays:
     """Least and greatest secant, for unimodal ℓ″; ℓ″ is least at an end."""
     peak = loss.peak(y)
     if peak is None:
@@ -123,7 +124,7 @@ def _by_ends(loss: Loss, y: Array, eta: Array, half_width: Array, blur: Array | 
     return np.where(ends > -1.0, np.maximum(low, 0.0), ends), high
 
 
-def share(gap: Array, reference: Array, size: Array) -> Float[Array, "*refits"]:
+def share(gap: NumpyArray, reference: NumpyArray, size: NumpyArray) -> Float[NumpyArray, "*refits"]:
     """Compute C: the least τ + Σ size_i (gap_i − τ a_i)₊ over a few τ.
 
     `size` is w_i k_i², or for several outputs the unit's share of A.
@@ -155,17 +156,17 @@ class Ball(NamedTuple):
     The radii are infinite if nothing is proved.
     """
 
-    distance: Float[Array, " refits"]
-    after: Float[Array, " refits"]
+    distance: Float[NumpyArray, " refits"]
+    after: Float[NumpyArray, " refits"]
 
 
 def ball(
     gap: Gaps,
-    reference: Array,
-    size: Array,
-    slope: Array,
-    radius: Array,
-    penalty_share: Array | float = 0.0,
+    reference: NumpyArray,
+    size: NumpyArray,
+    slope: NumpyArray,
+    radius: NumpyArray,
+    penalty_share: NumpyArray | float = 0.0,
 ) -> Ball:
     """Apply the theorem to gaps over a radius.
 
@@ -203,7 +204,7 @@ class RadiusTable:
     1/√(1 − q) at most, and sums over the rows that stay are no larger than sums over all.
     """
 
-    scale: Array
+    scale: NumpyArray
     # C below and beyond, and beyond at twice the radius
     sums: ArrayList
     best_levels: list[TwoArrays]
@@ -221,14 +222,14 @@ class RadiusTable:
     def __init__(
         self,
         loss: Loss,
-        y: Array,
-        eta: Array,
-        reference: Array,
-        size: Array,
-        norm: Array,
+        y: NumpyArray,
+        eta: NumpyArray,
+        reference: NumpyArray,
+        size: NumpyArray,
+        norm: NumpyArray,
         penalty: PenaltyShare | None = None,
-        rounding: Array | float = 0.0,
-        blur: Array | float = 0.0,
+        rounding: NumpyArray | float = 0.0,
+        blur: NumpyArray | float = 0.0,
     ):
         if loss.self_concordance is not None:  # the gaps relative to a_i depend on M k_i alone
             scaled_norm = np.atleast_2d(np.asarray(loss.self_concordance) * norm)
@@ -257,13 +258,13 @@ class RadiusTable:
     def _both_sums(
         cls,
         loss: Loss,
-        y: Array,
-        eta: Array,
-        reference: Array,
-        size: Array,
-        norm: Array,
-        blur: Array | float = 0.0,
-    ) -> Float[Array, "2 1 radii levels"]:
+        y: NumpyArray,
+        eta: NumpyArray,
+        reference: NumpyArray,
+        size: NumpyArray,
+        norm: NumpyArray,
+        blur: NumpyArray | float = 0.0,
+    ) -> Float[NumpyArray, "2 1 radii levels"]:
         """Both sums, from secants over every radius."""
         sums = np.empty((2, 1, len(cls.RADII), len(cls.LEVELS)))
         curvature = CurvatureBounds(reference, reference)
@@ -280,13 +281,13 @@ class RadiusTable:
     def tally(
         cls,
         loss: Loss,
-        y: Array,
-        eta: Array,
-        reference: Array,
-        size: Array,
-        norm: Array,
-        blur: Array | float = 0.0,
-    ) -> Array:
+        y: NumpyArray,
+        eta: NumpyArray,
+        reference: NumpyArray,
+        size: NumpyArray,
+        norm: NumpyArray,
+        blur: NumpyArray | float = 0.0,
+    ) -> NumpyArray:
         """Contribution of some units to a table over all units; `from_tally` takes the sum of these
         contributions.
 
@@ -305,7 +306,7 @@ class RadiusTable:
         return np.bincount(place, np.where(scaled_norm > 0, size * reference, 0.0), 2 * cls.FAR + 1)
 
     @classmethod
-    def from_tally(cls, loss: Loss, tally: Array, rounding: float = 0.0) -> "RadiusTable":
+    def from_tally(cls, loss: Loss, tally: NumpyArray, rounding: float = 0.0) -> "RadiusTable":
         """Table from the added contributions of all units."""
         self = cls.__new__(cls)
         if loss.self_concordance is None:
@@ -327,7 +328,7 @@ class RadiusTable:
         return self
 
     def _fill(
-        self, sums, concordant: bool, penalty: PenaltyShare | None, rounding: Array | float
+        self, sums, concordant: bool, penalty: PenaltyShare | None, rounding: NumpyArray | float
     ) -> None:
         below, beyond = (UP * np.maximum.accumulate(part, axis=1) for part in sums)
         extra = 2 * np.reshape(rounding, (-1, 1, 1))
@@ -342,14 +343,14 @@ class RadiusTable:
         self.sums = [part + extra for part in (below, beyond, between)]
         self.best_levels = [self._at_best(part) for part in self.sums]
 
-    def _at_best(self, part: Array) -> TwoArrays:
+    def _at_best(self, part: NumpyArray) -> TwoArrays:
         """Find the best level if all rows stay, and the sum above it, for every radius of every
         anchor.
         """
         best = np.argmin(self.LEVELS + part, -1)
         return self.LEVELS[best].ravel(), np.take_along_axis(part, best[..., None], axis=-1).ravel()
 
-    def _share(self, which: int, place: Array, ratio: Array) -> Array:
+    def _share(self, which: int, place: NumpyArray, ratio: NumpyArray) -> NumpyArray:
         """C from one of the three sums, times `ratio`.
 
         Ratios near one use the level that is best for a ratio of one.
@@ -377,11 +378,11 @@ class RadiusTable:
 
     def ball(
         self,
-        slope: Array,
-        keep: Array,
-        growth: Array,
-        move: Array | None = None,
-        anchor: Array | int = 0,
+        slope: NumpyArray,
+        keep: NumpyArray,
+        growth: NumpyArray,
+        move: NumpyArray | None = None,
+        anchor: NumpyArray | int = 0,
     ) -> Ball:
         """Apply the theorem at the anchor; `keep` is 1 − q, and no unit weighs more than `growth`
         times what it did.
@@ -426,7 +427,9 @@ class RadiusTable:
         return Ball(distance / scale, after / scale)
 
 
-def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) -> Array:
+def change(
+    loss: Loss, y: NumpyArray, reported: NumpyArray, center: NumpyArray, half: NumpyArray
+) -> NumpyArray:
     """Largest difference of a convex loss over `center ± half` from the loss as it is computed at
     `reported`.
 
@@ -455,7 +458,7 @@ def change(loss: Loss, y: Array, reported: Array, center: Array, half: Array) ->
     return np.where(bounded & ~np.isnan(most), most, np.inf)
 
 
-def _rise(loss: Loss, y: Array, center: Array, span: Array) -> TwoArrays:
+def _rise(loss: Loss, y: NumpyArray, center: NumpyArray, span: NumpyArray) -> TwoArrays:
     """Bound |ℓ′| at the center, and the rise of ℓ over `center ± span`.
 
     For short moves the bound is |ℓ′|s + ½ℓ″s²e^{Ms}, by |ℓ‴| ≤ Mℓ″. For long ones it is the rise at
@@ -497,8 +500,8 @@ def _rise(loss: Loss, y: Array, center: Array, span: Array) -> TwoArrays:
 
 
 def _change_of_several(
-    loss: LossOfSeveral, y: Array, reported: Array, center: Array, half: Array
-) -> Array:
+    loss: LossOfSeveral, y: NumpyArray, reported: NumpyArray, center: NumpyArray, half: NumpyArray
+) -> NumpyArray:
     bounded = np.isfinite(half)
     (base,), (center_loss,) = (loss.derivatives(eta, y, (0,)) for eta in (reported, center))
     fall, rise = loss.within(center, y, np.where(bounded, half, 0.0))

@@ -21,10 +21,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-Array = np.ndarray
-Thetas = Float[Array, "... params"]
-Vector = Float[Array, " params"]
-PerGroup = Float[Array, "... groups"]
+from .._runtime import NumpyArray
+
+Thetas = Float[NumpyArray, "... params"]
+Vector = Float[NumpyArray, " params"]
+PerGroup = Float[NumpyArray, "... groups"]
 TURN = 2 / np.sqrt(3)
 
 
@@ -32,7 +33,7 @@ class Reach(NamedTuple):
     """Largest ‖v_g‖² of each group over moves ‖v‖_A = 1, and of all groups together."""
 
     groups: PerGroup
-    total: Float[Array, "..."]
+    total: Float[NumpyArray, "..."]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +43,10 @@ class Norms:
     No parameter is in two.
     """
 
-    weight: Float[Array, " groups"]
-    member: Bool[Array, "groups params"]
+    weight: Float[NumpyArray, " groups"]
+    member: Bool[NumpyArray, "groups params"]
 
-    def select(self, place: Int[Array, " some"]) -> "Norms":
+    def select(self, place: Int[NumpyArray, " some"]) -> "Norms":
         """Penalty on the parameters `place` where all others are zero."""
         member = self.member[:, place]
         groups = member.any(1)
@@ -63,7 +64,7 @@ class Norms:
         """Norms ‖θ_g‖."""
         return np.sqrt(theta**2 @ self.member.T)
 
-    def value(self, theta: Thetas) -> Float[Array, "..."] | float:
+    def value(self, theta: Thetas) -> Float[NumpyArray, "..."] | float:
         """Evaluate h."""
         return self.lengths(theta) @ self.weight
 
@@ -71,7 +72,7 @@ class Norms:
         """Spread one number a group to the group's parameters."""
         return part @ self.member
 
-    def among(self, groups: Bool[Array, "... groups"]) -> Bool[Array, "... params"]:
+    def among(self, groups: Bool[NumpyArray, "... groups"]) -> Bool[NumpyArray, "... params"]:
         """Whether each parameter belongs to one of the marked groups."""
         return groups @ self.member
 
@@ -85,14 +86,16 @@ class Norms:
             np.divide(self.weight, length**power, out=np.zeros_like(length), where=length > 0)
         )
 
-    def hessian(self, theta: Float[Array, "refits params"]) -> Float[Array, "refits params params"]:
+    def hessian(
+        self, theta: Float[NumpyArray, "refits params"]
+    ) -> Float[NumpyArray, "refits params params"]:
         """Compute ∇²h."""
         together = np.einsum("gp,gq->pq", self.member, self.member, dtype=float)
         out = -np.einsum("rp,rq->rpq", theta * self._over(theta, 3), theta) * together
         np.einsum("rpp->rp", out)[...] += self._over(theta, 1)
         return out
 
-    def reach(self, root: Float[Array, "... rank params"]) -> Reach:
+    def reach(self, root: Float[NumpyArray, "... rank params"]) -> Reach:
         """Reach in the norm of A, where rootᵀ root = A⁻¹."""
         largest = lambda params: linalg.norm(root[..., params], 2, axis=(-2, -1)) ** 2
         return Reach(
@@ -102,10 +105,10 @@ class Norms:
 
     def share(
         self,
-        length: Float[Array, "*#refits groups"],
-        distance: Float[Array, "*refits groups"],
+        length: Float[NumpyArray, "*#refits groups"],
+        distance: Float[NumpyArray, "*refits groups"],
         reach: Reach,
-    ) -> Float[Array, "*refits"] | float:
+    ) -> Float[NumpyArray, "*refits"] | float:
         """Compute C for groups of the given lengths at the reference that are no further than
         `distance` from there.
         """
@@ -129,7 +132,7 @@ class Norms:
 
 
 def descend_by_groups(
-    gram: Float[Array, "params params"],
+    gram: Float[NumpyArray, "params params"],
     right: Vector,
     norms: Norms,
     theta: Vector,

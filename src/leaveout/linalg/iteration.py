@@ -14,11 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-Array = np.ndarray
-Lanes = Int[Array, " lanes"] | slice
-Flags = Bool[Array, " lanes"]
-PerLane = Float[Array, " lanes"]
-Points = Float[Array, "lanes params"]
+from .._runtime import NumpyArray
+
+Lanes = Int[NumpyArray, " lanes"] | slice
+Flags = Bool[NumpyArray, " lanes"]
+PerLane = Float[NumpyArray, " lanes"]
+Points = Float[NumpyArray, "lanes params"]
 
 EVERYONE = slice(None)
 MAX_LOOKS = 100  # looks at a function, halvings included, before it counts as not converged
@@ -137,7 +138,7 @@ def iterate(
     return state, converged
 
 
-def everyone_or(lanes: Int[Array, " lanes"], count: int) -> Lanes:
+def everyone_or(lanes: Int[NumpyArray, " lanes"], count: int) -> Lanes:
     """The lanes, as a slice if they are all of them, which copies nothing."""
     return EVERYONE if len(lanes) == count else lanes
 
@@ -157,11 +158,11 @@ class SharedFactors(ABC):
         self.fresh = np.zeros(count, bool)
 
     @abstractmethod
-    def renew(self, theta: Points, lanes: Array) -> None:
+    def renew(self, theta: Points, lanes: NumpyArray) -> None:
         """Compute the factors of some lanes anew."""
 
     @abstractmethod
-    def solve(self, gradient: Points, lanes: Array) -> Points:
+    def solve(self, gradient: Points, lanes: NumpyArray) -> Points:
         """Compute steps by the factors; NaN where a factor gives none."""
 
     def measure(self, step: Points, gradient: Points) -> PerLane:

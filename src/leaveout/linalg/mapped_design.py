@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import Indices, Module, ParamColumns, TwoCounts, record, slices
+from .._runtime import Indices, Module, NumpyArray, ParamColumns, TwoCounts, record, slices
 from .design import (
     DENSE_BLOCK,
     EVERYONE,
@@ -27,11 +27,10 @@ from .design import (
     SingleOutput,
 )
 
-Array = np.ndarray
 CHEAP_COPY_ENTRIES = 2**21  # numbers below which a copy in float64 is cheap
 
 
-def elsewhere(array: Array) -> bool:
+def elsewhere(array: NumpyArray) -> bool:
     """Whether an array is large and lies in a file or is float32, so that it should not be
     copied.
     """
@@ -44,7 +43,7 @@ def elsewhere(array: Array) -> bool:
 
 def is_mapped(array: Any) -> bool:
     """Whether an array is, or is part of, a memory-mapped file."""
-    while isinstance(array, Array):
+    while isinstance(array, NumpyArray):
         if isinstance(array, np.memmap):
             return True
         array = array.base
@@ -62,7 +61,7 @@ class RowSelection:
     def shape(self) -> TwoCounts:
         return len(self.units), self.rows.shape[1]
 
-    def __getitem__(self, places: Any) -> Array:
+    def __getitem__(self, places: Any) -> NumpyArray:
         return self.rows[self.units[places]]
 
 
@@ -82,10 +81,10 @@ class SourcedDesign(SingleOutput, Module):
     def __len__(self) -> int:
         return self.source.shape[0]
 
-    def __getitem__(self, units: Any) -> Array:
+    def __getitem__(self, units: Any) -> NumpyArray:
         return self.rows(units)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumpyArray:
         """Copy all rows to memory."""
         return np.asarray(self.rows(EVERYONE), dtype)
 
@@ -97,7 +96,7 @@ class SourcedDesign(SingleOutput, Module):
 class MappedDesign(SourcedDesign):
     """Rows that `source` returns by their numbers, as a memory-mapped file does."""
 
-    def as_jax_sees_it(self) -> Array:
+    def as_jax_sees_it(self) -> NumpyArray:
         """Copy in memory, which JAX's programs see in their place."""
         return np.asarray(self)
 
@@ -111,7 +110,7 @@ class MappedDesign(SourcedDesign):
         for block in slices(len(self), self.step):
             yield block, DenseDesign(self.rows(block))
 
-    def rows(self, units: Array | slice) -> Float[Array, "*some params"]:
+    def rows(self, units: NumpyArray | slice) -> Float[NumpyArray, "*some params"]:
         """Selected rows as an array."""
         entries = self.source[units]
         out = np.empty((*entries.shape[:-1], self.shape[1]), self.dtype)
@@ -134,8 +133,8 @@ class MappedDesign(SourcedDesign):
         )
 
     def unit_predictors(
-        self, units: Array, theta: Float[Array, "*refits params"]
-    ) -> Float[Array, "*refits width"]:
+        self, units: NumpyArray, theta: Float[NumpyArray, "*refits params"]
+    ) -> Float[NumpyArray, "*refits width"]:
         """Compute x_nᵀθ of the listed units, some refits at a time."""
         if units.size * self.shape[1] <= DENSE_BLOCK:
             return super().unit_predictors(units, theta)
@@ -152,7 +151,7 @@ class MappedDesign(SourcedDesign):
         places = np.arange(len(self))[units] if isinstance(units, slice) else units
         return replace(self, source=RowSelection(self.source, places))
 
-    def multiply(self, units: Array, images: ParamColumns) -> Float[Array, "units some"]:
+    def multiply(self, units: NumpyArray, images: ParamColumns) -> Float[NumpyArray, "units some"]:
         """Multiply the listed rows by columns, in the precision of the columns."""
         return replace(self, dtype=images.dtype).rows(units) @ images
 
@@ -161,7 +160,7 @@ class MappedDesign(SourcedDesign):
         """Norms ‖x_n‖."""
         return np.concatenate([part.lengths for _, part in self.blocks()])
 
-    def below(self, rows: Float[Array, "more params"]) -> DenseDesign:
+    def below(self, rows: Float[NumpyArray, "more params"]) -> DenseDesign:
         """Append rows: a copy in memory."""
         return DenseDesign(np.concatenate([self.rows(EVERYONE), rows]))
 
@@ -172,7 +171,9 @@ class MappedDesign(SourcedDesign):
             out += part.products(weight[:, block])
         return out
 
-    def forms(self, matrices: Float[Array, "forms params params"]) -> Float[Array, "units forms"]:
+    def forms(
+        self, matrices: Float[NumpyArray, "forms params params"]
+    ) -> Float[NumpyArray, "units forms"]:
         """Compute x_nᵀ M x_n."""
         return np.concatenate([part.forms(matrices) for _, part in self.blocks()])
 

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Array = np.ndarray
+from .._runtime import NumpyArray
+
 UNIT = 2.0**-53
 UP = 1 + 2.0**-32
 TINY = 1e-300  # more than what underflows
@@ -31,7 +32,7 @@ TINY = 1e-300  # more than what underflows
 FUNCTION = 64 * UNIT
 
 
-def condition(root: Array, scale: Array) -> Array:
+def condition(root: NumpyArray, scale: NumpyArray) -> NumpyArray:
     """Compute κ = ‖|R| s‖² of inverse factors `[..., rank, params]`."""
     return np.sum(np.einsum("...ij,...j->...i", np.abs(root), scale) ** 2, -1)
 
@@ -76,7 +77,9 @@ class Rounding(NamedTuple):
         """Length, relative to that of a step, of the residual that it leaves in the norm of A."""
         return 2 * self.off + (self.columns + 16) * UNIT * (2 + 4 * self.root)
 
-    def predictor(self, length: Array, size: Array | float, move: Array | float = 0.0) -> Any:
+    def predictor(
+        self, length: NumpyArray, size: NumpyArray | float, move: NumpyArray | float = 0.0
+    ) -> Any:
         """Bound the errors of predictors at θ̂ + Rᵀu for u of length `move`: as computed there, or
         as η̂ + zᵀu.
 
@@ -89,7 +92,7 @@ class Rounding(NamedTuple):
             * ((3 * self.columns + 11) * (self.bulk + self.root * move) * length + 4 * size)
         )
 
-    def gradient(self, slope_sum: Array | float, move: Array | float = 0.0) -> Any:
+    def gradient(self, slope_sum: NumpyArray | float, move: NumpyArray | float = 0.0) -> Any:
         """Bound the error of a whitened gradient by its sums, for Σ ω |ℓ′| k = `slope_sum`.
 
         The penalty's part is added.
@@ -100,7 +103,9 @@ class Rounding(NamedTuple):
         return UP * UNIT * self.root * error
 
 
-def bounded(extent: Any, rounding: Rounding, several: bool = False) -> tuple[Array, Array, Array]:
+def bounded(
+    extent: Any, rounding: Rounding, several: bool = False
+) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
     """Bound the norm, the size and the length of units from their computed values, an `Extent`.
 
     Those of several outputs come from products that cancel.

@@ -21,6 +21,7 @@ from .._runtime import (
     ArrayList,
     EntryValues,
     Indices,
+    NumpyArray,
     TwoArrays,
     TwoCounts,
     members_by_label,
@@ -28,12 +29,11 @@ from .._runtime import (
 )
 from .curvature import Squares, cholesky
 
-Array = np.ndarray
-LaneColumns = Float[Array, "lanes size columns"]
+LaneColumns = Float[NumpyArray, "lanes size columns"]
 
-Entries = Int[Array, " entries"]
+Entries = Int[NumpyArray, " entries"]
 # Stacks of right-hand sides of matrices.
-Columns = Float[Array, "*some k n"]
+Columns = Float[NumpyArray, "*some k n"]
 
 # two supernodes of at most so many columns are merged if at most this share of the result is zeros
 RELAXATION_STEPS = (16, 0.5), (64, 0.2)
@@ -44,7 +44,7 @@ ALIKE = 0.3
 TRIANGULAR = 64  # columns from which LAPACK takes triangles, one matrix at a time
 
 
-Front = tuple[int, int, Array]  # first column, number of columns, rows below
+Front = tuple[int, int, NumpyArray]  # first column, number of columns, rows below
 
 
 class Group(NamedTuple):
@@ -55,12 +55,12 @@ class Group(NamedTuple):
     width: int
     columns: slice  # the columns of all fronts, in the order of elimination
     # rows below the fronts, in the order of elimination; padded with the number of columns
-    rows: Int[Array, "fronts r"]
+    rows: Int[NumpyArray, "fronts r"]
     span: slice  # place of the fronts in the workspace
     # places in the workspace to which the updated rows are added
     above: Entries
     # the same, if several rows go to one place
-    place_sums: "tuple[Int[Array, ' places'], sparse.csr_array] | None"
+    place_sums: "tuple[Int[NumpyArray, ' places'], sparse.csr_array] | None"
     summed_rows: "sparse.csr_array | None"
 
 
@@ -74,7 +74,7 @@ class Pattern:
     size: int
     row: Entries
     column: Entries
-    order: Int[Array, " size"]  # columns, in the order in which they are eliminated
+    order: Int[NumpyArray, " size"]  # columns, in the order in which they are eliminated
     groups: list[Group]
     place: Entries  # in the workspace
     length: int
@@ -104,7 +104,7 @@ class Pattern:
         np.add.at(out, self.entries(lower.row, lower.col), lower.data)
         return out
 
-    def factor(self, values: Float[Array, "lanes entries"]) -> "FrontalFactor":
+    def factor(self, values: Float[NumpyArray, "lanes entries"]) -> "FrontalFactor":
         """Factor each matrix; NaN where it is not positive definite."""
         space = np.zeros((len(values), self.length + 1))  # the last place stands for padding
         space[:, self.place] = values
@@ -136,9 +136,9 @@ class FrontalFactor:
 
     pattern: Pattern
     parts: list[TwoArrays]
-    logdet: Float[Array, " lanes"]
+    logdet: Float[NumpyArray, " lanes"]
 
-    def whiten(self, right: LaneColumns) -> Float[Array, "lanes padded columns"]:
+    def whiten(self, right: LaneColumns) -> Float[NumpyArray, "lanes padded columns"]:
         """Compute `L⁻¹ b` for each matrix, in the order of elimination.
 
         A last row stands for padding.
@@ -180,7 +180,7 @@ class FrontalFactor:
         return out
 
     @cached_property
-    def inverse(self) -> Float[Array, "lanes entries"]:
+    def inverse(self) -> Float[NumpyArray, "lanes entries"]:
         """Entries of the inverse within the pattern."""
         space = np.empty((len(self.logdet), self.pattern.length + 1))
         space[:, -1] = 0.0
@@ -224,7 +224,9 @@ def pattern(matrix: "sparse.sparray", first: Indices | None = None) -> Pattern:
     return Pattern(size, row, column, order, groups, place, length)
 
 
-def _elimination_columns(full: "sparse.csr_array", first: Array) -> tuple[Array, ArrayList]:
+def _elimination_columns(
+    full: "sparse.csr_array", first: NumpyArray
+) -> tuple[NumpyArray, ArrayList]:
     """Columns in the order of elimination, and the rows below each in its factor.
 
     Children come before their parents and next to them. Columns beside `first` come in the order of
@@ -270,7 +272,7 @@ def _elimination_columns(full: "sparse.csr_array", first: Array) -> tuple[Array,
     ]
 
 
-def _supernodes(below: ArrayList, leaf: Bool[Array, " size"]) -> list[Front]:
+def _supernodes(below: ArrayList, leaf: Bool[NumpyArray, " size"]) -> list[Front]:
     """Fronts, each by its first column, number of columns and rows below; neighbours are merged if
     that adds few zeros.
 
@@ -300,8 +302,8 @@ def _supernodes(below: ArrayList, leaf: Bool[Array, " size"]) -> list[Front]:
 
 
 def _laid_out(
-    fronts: list[Front], order: Array, row: Array, column: Array
-) -> tuple[list[Group], Array, Array, int]:
+    fronts: list[Front], order: NumpyArray, row: NumpyArray, column: NumpyArray
+) -> tuple[list[Group], NumpyArray, NumpyArray, int]:
     """Groups of fronts, the order of columns by groups, the places of a matrix's entries in the
     workspace, and its length.
     """
@@ -374,7 +376,9 @@ def _local(front: Front, rows: Indices) -> Indices:
     return np.where(rows < first + k, rows - first, k + np.searchsorted(below, rows))
 
 
-def _entries(fronts: list[Front], lengths: Array, front: Array, i: Array, j: Array) -> Entries:
+def _entries(
+    fronts: list[Front], lengths: NumpyArray, front: NumpyArray, i: NumpyArray, j: NumpyArray
+) -> Entries:
     """Positions of entries in the fronts of their columns, of given lengths, row by row."""
     line = np.empty(len(i), int)
     for part, entries in zip(fronts, members_by_label(front, len(fronts)), strict=True):
@@ -383,8 +387,8 @@ def _entries(fronts: list[Front], lengths: Array, front: Array, i: Array, j: Arr
 
 
 def _scatter_sums(
-    above: Int[Array, "fronts r r"], padding: int
-) -> "tuple[Array, sparse.csr_array] | None":
+    above: Int[NumpyArray, "fronts r r"], padding: int
+) -> "tuple[NumpyArray, sparse.csr_array] | None":
     """Places below the diagonals of fronts to which updated rows are added, and the matrix of the
     sums.
     """
@@ -396,14 +400,16 @@ def _scatter_sums(
     return places, _sums(which, targets, (len(places), above.size))
 
 
-def _product(matrix: Float[Array, "*some m k"], right: Columns) -> Float[Array, "*some m n"]:
+def _product(
+    matrix: Float[NumpyArray, "*some m k"], right: Columns
+) -> Float[NumpyArray, "*some m n"]:
     """Multiply matrices, a single column by a row in one pass."""
     if matrix.shape[-1] == 1:
         return np.einsum("...ik,...kj->...ij", matrix, right)
     return matrix @ right
 
 
-def _summed_rows(rows: Int[Array, "fronts r"], size: int) -> "sparse.csr_array | None":
+def _summed_rows(rows: Int[NumpyArray, "fronts r"], size: int) -> "sparse.csr_array | None":
     flat = rows.ravel()
     targets = np.flatnonzero(flat != size)
     if len(np.unique(flat[targets])) == len(targets):
@@ -412,7 +418,7 @@ def _summed_rows(rows: Int[Array, "fronts r"], size: int) -> "sparse.csr_array |
 
 
 def _sums(
-    row: Int[Array, " ones"], column: Int[Array, " ones"], shape: TwoCounts
+    row: Int[NumpyArray, " ones"], column: Int[NumpyArray, " ones"], shape: TwoCounts
 ) -> "sparse.csr_array":
     """Matrix of ones at these places, with short integers."""
     return sparse.csr_array(
@@ -447,7 +453,7 @@ def _backward(triangles: Squares, right: Columns) -> Columns:
     return _solved(triangles, right, 0)
 
 
-def _solved(lower: Array, right: Array, transposed: int) -> Array:
+def _solved(lower: NumpyArray, right: NumpyArray, transposed: int) -> NumpyArray:
     solution = np.empty_like(right)
     for index in np.ndindex(right.shape[:-2] if right.size else (0,)):
         # in LAPACK's order

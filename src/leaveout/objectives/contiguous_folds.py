@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import LaneEntries, ParamRows, PyTree, TwoArrays, record, slices
+from .._runtime import LaneEntries, NumpyArray, ParamRows, PyTree, TwoArrays, record, slices
 from ..plans import RefitRows
 from .closed_form import AbstractClosedForm
 from .objective import AbstractObjective, Lanes, Points, Vector
 
-Array = np.ndarray
-
 # scores of runs at many θ, from the model
-RunScores = Callable[[Points], tuple[Array | None, Array]]
-Directions = tuple[Array, Array, Array]  # raveled θ, and two directions from each
+RunScores = Callable[[Points], tuple[NumpyArray | None, NumpyArray]]
+Directions = tuple[NumpyArray, NumpyArray, NumpyArray]  # raveled θ, and two directions from each
 
 
 @record
@@ -31,7 +29,7 @@ class Runs:
 
     objective: AbstractClosedForm
     scores_at: RunScores
-    first: Int[Array, " folds"]
+    first: Int[NumpyArray, " folds"]
     width: int
 
     def scores(self, theta: Vector) -> TwoArrays:
@@ -52,21 +50,23 @@ class Runs:
         values: LaneEntries,
         rows: RefitRows,
         lanes: Lanes | slice = slice(None),
-    ) -> Float[Array, "lanes entries"]:
+    ) -> Float[NumpyArray, "lanes entries"]:
         """Move values of the units of runs to the places of a batch's entries, zero where not
         scored.
         """
         place = np.clip(rows.index[lanes] - self.first[lanes, None], 0, self.width - 1)
         return np.where(rows.held[lanes], np.take_along_axis(values, place, axis=1), 0.0)
 
-    def shape_losses(self, losses: Float[Array, "folds entries"]) -> Float[Array, "folds ..."]:
+    def shape_losses(
+        self, losses: Float[NumpyArray, "folds entries"]
+    ) -> Float[NumpyArray, "folds ..."]:
         """Return losses in the shape that the model gives: one for each fold if they are joint."""
         return losses if self.objective.pointwise else losses[:, 0]
 
     def derivatives(self, directions: Directions) -> Iterator[tuple[TwoArrays, TwoArrays]]:
         """Yield derivatives of the scores at each θ, along its first direction, and along both."""
 
-        def scores(places: Points) -> Array:
+        def scores(places: Points) -> NumpyArray:
             losses, joint = self._scores(places)
             return np.concatenate([losses, joint[..., None]], 2)
 
@@ -118,7 +118,7 @@ def runs(objective: AbstractObjective, like: PyTree, rows: RefitRows) -> Runs | 
 
 
 def _differences(
-    function: Callable[[Points], Array], directions: Directions, length: float
+    function: Callable[[Points], NumpyArray], directions: Directions, length: float
 ) -> Iterator[TwoArrays]:
     """Derivatives of a function at each θ along its first direction and along both, by central
     differences.

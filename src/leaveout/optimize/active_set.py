@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Bool, Float
 
-from .._runtime import Indices, MakeArray, PyTree, TwoArrays, kind_of, silence
+from .._runtime import Indices, MakeArray, NumpyArray, PyTree, TwoArrays, kind_of, silence
 from ..linalg import (
     Curvature,
     Lanes,
@@ -52,8 +52,7 @@ from ..objectives import ONE, AbstractObjective, LinearBatch, Vector, constant, 
 from .hessian_factor import far_out
 from .newton import newton
 
-Array = np.ndarray
-OnSubset = Float[Array, " some"]
+OnSubset = Float[NumpyArray, " some"]
 # distance, relative to a_j, at which a gradient counts as at the edge of its interval
 TIE_DISTANCE = 1e-9
 # columns from which a matrix of fewer rows takes their place: theirs takes a tenth of a second
@@ -234,7 +233,7 @@ def _describe_active(model: FullModel, minimiser: ActiveMinimiser) -> str:
     return f"{text}; {model.parameter_name(j)} is nearest to joining, its gradient {margin[j]:.2g} of alpha off"
 
 
-def at_rest(model: FullModel, theta: Vector) -> Bool[Array, " params"]:
+def at_rest(model: FullModel, theta: Vector) -> Bool[NumpyArray, " params"]:
     """Whether each parameter is where a kink or a bound may hold it."""
     norms = model.norms
     if norms is None:
@@ -339,12 +338,12 @@ def minimise_with_kinks(
     )
 
 
-def _active(model: FullModel, theta: Array) -> tuple[Places, PerPlace]:
+def _active(model: FullModel, theta: NumpyArray) -> tuple[Places, PerPlace]:
     place = np.flatnonzero(~at_rest(model, theta))
     return place, np.where(model.slope[place] > 0, np.sign(theta[place]), 0.0)
 
 
-def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
+def _independent(problem: WeightedProblem, theta: NumpyArray) -> tuple[Vector, bool]:
     """Move θ along directions in which F is constant until the active columns are linearly
     independent.
 
@@ -396,7 +395,7 @@ def _independent(problem: WeightedProblem, theta: Array) -> tuple[Vector, bool]:
     return theta, changed
 
 
-def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser | None:
+def _minimise_active(problem: WeightedProblem, theta: NumpyArray) -> ActiveMinimiser | None:
     """Minimise over the parameters that are not held, keeping their signs; writes into θ.
 
     The result is the minimiser if the signs and bounds hold there and no other parameter joins;
@@ -427,7 +426,7 @@ def _minimise_active(problem: WeightedProblem, theta: Array) -> ActiveMinimiser 
     return None
 
 
-def _beyond(model: FullModel, theta: Array, point: ActivePoint) -> Vector:
+def _beyond(model: FullModel, theta: NumpyArray, point: ActivePoint) -> Vector:
     """Compute the excess of ∇L over the bounds that hold each resting parameter.
 
     Zero for parameters that nothing holds.
@@ -438,7 +437,7 @@ def _beyond(model: FullModel, theta: Array, point: ActivePoint) -> Vector:
     return np.where(at_rest(model, theta), beyond, 0.0)
 
 
-def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector:
+def _descend(problem: WeightedProblem, theta: NumpyArray, tolerance: float) -> Vector:
     """Descend by Newton's method until the conditions hold to `tolerance`.
 
     Each step is made by coordinate descent or an active set.
@@ -450,7 +449,7 @@ def _descend(problem: WeightedProblem, theta: Array, tolerance: float) -> Vector
     kept_at_zero = 0.5
     max_active_share = 0.5  # share of the parameters above which a round takes all of them
 
-    def evaluate(thetas: Array, lanes: Lanes) -> TwoArrays:
+    def evaluate(thetas: NumpyArray, lanes: Lanes) -> TwoArrays:
         nonlocal point
         point = look(kinked, problem.weights, thetas[0])
         return np.array([point.value]), thetas
@@ -533,12 +532,17 @@ def _quadratic_step(
     return solution
 
 
-def _submatrix(second: MakeArray, places: Indices) -> Float[Array, "some some"]:
+def _submatrix(second: MakeArray, places: Indices) -> Float[NumpyArray, "some some"]:
     return second().take(places, axis=0).take(places, axis=1)
 
 
 def _by_products(
-    gram: Array, right: Array, a: Array, theta: Array, size: float, tolerance: float
+    gram: NumpyArray,
+    right: NumpyArray,
+    a: NumpyArray,
+    theta: NumpyArray,
+    size: float,
+    tolerance: float,
 ) -> OnSubset | None:
     """Minimise ½ dᵀ gram d − rightᵀ d + a |d| by scikit-learn's coordinate descent on products of
     columns.
@@ -608,8 +612,8 @@ def _by_columns(
 
 
 def _coordinates(
-    x: Array, y: Array, start: Array, tolerance: float, **options
-) -> Float[Array, " columns"]:
+    x: NumpyArray, y: NumpyArray, start: NumpyArray, tolerance: float, **options
+) -> Float[NumpyArray, " columns"]:
     """Solve scikit-learn's lasso with α chosen such that the penalty is Σ |coef|."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
@@ -625,7 +629,7 @@ def _coordinates(
         return lasso_path(x, y, alphas=[1 / len(x)], **options)[1][:, 0]
 
 
-def _scale_columns(model: FullModel, places: Indices, root: PerUnit, ridge: Vector) -> Array:
+def _scale_columns(model: FullModel, places: Indices, root: PerUnit, ridge: Vector) -> NumpyArray:
     """Return the columns of the rows √c x and, if there are ridges, √ridge, in column-major
     order.
     """

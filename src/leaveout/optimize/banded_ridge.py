@@ -33,6 +33,7 @@ from .._runtime import (
     ArrayList,
     Indices,
     Lines,
+    NumpyArray,
     PrintedResult,
     Slow,
     conventional,
@@ -47,12 +48,11 @@ from ..linalg import UNIT, Curvature, solve_each
 from ..models.glm import BandedRidge
 from ..plans import Plan
 
-Array = np.ndarray
-TargetValues = Float[Array, " targets"]
-TargetBands = Float[Array, "targets bands"]
-BandValues = Float[Array, " bands"]
-Targets = Int[Array, " targets"]
-TargetColumns = Float[Array, "units targets"]
+TargetValues = Float[NumpyArray, " targets"]
+TargetBands = Float[NumpyArray, "targets bands"]
+BandValues = Float[NumpyArray, " bands"]
+Targets = Int[NumpyArray, " targets"]
+TargetColumns = Float[NumpyArray, "units targets"]
 LEVELS = 7  # number of penalties, the same for all bands, from which targets start
 GAIN = 1e-4  # least relative gain of a target's loss that is worth a round
 # damping of the first step; the least; the factor by which it falls after a step that helps, and
@@ -61,8 +61,8 @@ DAMPING = 0.1, 1e-3, 3.0, 5.0
 
 
 class BandedFold(NamedTuple):
-    units: Int[Array, " out"]
-    score_mask: Bool[Array, " out"]
+    units: Int[NumpyArray, " out"]
+    score_mask: Bool[NumpyArray, " out"]
 
 
 class TargetLosses(NamedTuple):
@@ -74,9 +74,9 @@ class TargetLosses(NamedTuple):
 
     loss: TargetValues
     slope: TargetBands
-    curvature: Float[Array, "targets bands bands"]
+    curvature: Float[NumpyArray, "targets bands bands"]
     error: TargetValues
-    losses: Float[Array, "targets entries"]
+    losses: Float[NumpyArray, "targets entries"]
 
 
 class BandedRows:
@@ -111,7 +111,7 @@ class BandedRows:
         ]
         self.total = sum(float(weight[fold.units[fold.score_mask]].sum()) for fold in self.folds)
 
-    def batches(self, targets: Targets) -> list[Int[Array, " part"]]:
+    def batches(self, targets: Targets) -> list[Int[NumpyArray, " part"]]:
         target_batch_entries = 2**22  # numbers in an array of one batch of targets
         size = target_batch_entries // max(self.x.shape)
         return [targets[part] for part in slices(len(targets), size)]
@@ -141,14 +141,14 @@ class BandedFactor:
             self.inverse.append(Curvature.of(fold_matrix, 0.0).solve(np.eye(len(h))))
 
     @cached_property
-    def directions(self) -> list[Float[Array, "out params"]]:
+    def directions(self) -> list[Float[NumpyArray, "out params"]]:
         """Compute S⁻¹W of each fold."""
         return [
             inverse @ self.w[h]
             for inverse, (h, _) in zip(self.inverse, self.rows.folds, strict=True)
         ]
 
-    def residuals(self, y: TargetColumns) -> tuple[Float[Array, "params targets"], ArrayList]:
+    def residuals(self, y: TargetColumns) -> tuple[Float[NumpyArray, "params targets"], ArrayList]:
         """Compute B, and the residuals e of every fold."""
         coefficients = self.w.T @ y
         residual = y - self.v @ coefficients
@@ -174,7 +174,7 @@ class BandedFactor:
             [self._target_losses(self.rows.y[:, batch]) for batch in self.rows.batches(targets)]
         )
 
-    def entries(self, y: TargetColumns, remainder: ArrayList) -> tuple[TargetValues, Array]:
+    def entries(self, y: TargetColumns, remainder: ArrayList) -> tuple[TargetValues, NumpyArray]:
         """Bounds of the rounding errors of the mean losses, and the losses of all scored
         entries.
         """
@@ -280,7 +280,9 @@ class Search:
     def _who(self, places: Indices) -> Targets:
         return self.everyone if self.is_shared else places
 
-    def _try(self, places: Indices, rho: Float[Array, "some bands"]) -> Bool[Array, " some"]:
+    def _try(
+        self, places: Indices, rho: Float[NumpyArray, "some bands"]
+    ) -> Bool[NumpyArray, " some"]:
         """Move the targets that are better at the proposed points there, and mark them."""
         better = np.zeros(len(places), bool)
         for point, place in _group_targets(rho):
@@ -348,7 +350,7 @@ class Search:
         return rho, gain
 
 
-def _gain(slope: TargetBands, curvature: Array, step: TargetBands) -> Array:
+def _gain(slope: TargetBands, curvature: NumpyArray, step: TargetBands) -> NumpyArray:
     return -np.einsum("tb,tb->t", slope, step) - 0.5 * np.einsum(
         "tb,tbc,tc->t", step, curvature, step
     )
@@ -394,11 +396,11 @@ class PerTarget(PrintedResult):
     model: BandedRidge
     plan: Plan
     alpha: TargetBands
-    losses: Float[Array, "entries targets"]
+    losses: Float[NumpyArray, "entries targets"]
     error: TargetValues
     null: TargetValues  # mean held-out loss without any column
     how: str
-    tried: Float[Array, "candidates targets"] | None = None
+    tried: Float[NumpyArray, "candidates targets"] | None = None
 
     @cached_property
     def mean(self) -> TargetValues:
@@ -428,7 +430,7 @@ class PerTarget(PrintedResult):
         return pd.DataFrame(columns | bands, index=pd.Index(self.model.targets, name="target"))
 
     @cached_property
-    def parameters(self) -> dict[str, Float[Array, "targets ..."]]:
+    def parameters(self) -> dict[str, Float[NumpyArray, "targets ..."]]:
         """Coefficients `coef`, `[targets, features]`, and `intercept` of the fits to all units, by
         name.
         """

@@ -24,6 +24,7 @@ from .._runtime import (
     File,
     Lines,
     Module,
+    NumpyArray,
     PrintedResult,
     PyTree,
     Rng,
@@ -80,8 +81,6 @@ from .starts import (
     starts_of,
     stored_leaves,
 )
-
-Array = np.ndarray
 
 # decrements at which `anchor` warns and raises
 WARN = 1e-2
@@ -169,10 +168,10 @@ class Fit(Module, PrintedResult):
     """
 
     quadratic: LocalQuadratic
-    value: Float[Array, ""]
+    value: Float[NumpyArray, ""]
     gradient: Vector
-    decrement: Float[Array, ""]
-    result: Int[Array, ""]
+    decrement: Float[NumpyArray, ""]
+    result: Int[NumpyArray, ""]
     minima: Minima = static()  # distinct minima that the starts of `fit` reached, this one first
     host_errors: HostErrors | None = static(default=None)
     # is sent to another process once, whatever is computed from it
@@ -333,7 +332,7 @@ class Fit(Module, PrintedResult):
         return factor @ factor.T - self.quadratic.null_space.T @ self.quadratic.null_space
 
     @float64
-    def solve(self, vector: Float[Array, "params ..."]) -> Float[Array, "params ..."]:
+    def solve(self, vector: Float[NumpyArray, "params ..."]) -> Float[NumpyArray, "params ..."]:
         """Compute `H⁻¹ vector`, from the stored factor or by conjugate gradients; nothing along
         flat directions.
 
@@ -583,7 +582,7 @@ def _lowest(
         record = {"starts": np.stack([np.asarray(ravel(start)) for start in starts])}
         return record if flat is None else record | {"flat": flat}
 
-    def descend(F: Function, start: Array) -> Minimisation:
+    def descend(F: Function, start: NumpyArray) -> Minimisation:
         if flat is None:
             return minimise_by_products(objective, F, start)
         if isinstance(objective, AbstractClosedForm):

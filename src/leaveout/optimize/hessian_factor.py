@@ -3,13 +3,11 @@
 import numpy as np
 from numpy import linalg
 
-from .._runtime import PyTree, kind_of
+from .._runtime import NumpyArray, PyTree, kind_of
 from ..linalg import Curvature
 from ..objectives import AbstractLinearPredictor, AbstractObjective, Function, as_stored
 from .hessian_products import Scaling, least_curvature, scaling, whitened_null_space
 from .newton import LARGE_NUM_PARAMETERS, Flat
-
-Array = np.ndarray
 
 
 class IndefiniteHessianError(ValueError):
@@ -19,7 +17,9 @@ class IndefiniteHessianError(ValueError):
     """
 
 
-def cholesky(hessian: Array, objective: AbstractObjective, theta: PyTree, caller: str) -> Array:
+def cholesky(
+    hessian: NumpyArray, objective: AbstractObjective, theta: PyTree, caller: str
+) -> NumpyArray:
     """Factor H. Its definiteness is judged with the diagonal scaled to one, so that units of
     measurement do not matter.
     """
@@ -44,7 +44,7 @@ def indefinite(
     theta: PyTree,
     caller: str,
     least: float,
-    vector: Array,
+    vector: NumpyArray,
     remedy: str = "",
 ) -> IndefiniteHessianError:
     names = objective.parameters.names()
@@ -72,7 +72,7 @@ def far_out(objective: AbstractObjective) -> str:
     """
     x = getattr(objective, "design", None)
     names = getattr(objective, "names", ())
-    if not (getattr(objective, "intercept", False) and isinstance(x, Array)):
+    if not (getattr(objective, "intercept", False) and isinstance(x, NumpyArray)):
         return ""
     x = x[:, : len(names)]
     # spread of a column, relative to its mean, that float64 hardly tells from an intercept
@@ -90,7 +90,7 @@ def far_out(objective: AbstractObjective) -> str:
 
 
 def check_finite(
-    objective: AbstractObjective, theta: PyTree, caller: str, *parts: Array | float
+    objective: AbstractObjective, theta: PyTree, caller: str, *parts: NumpyArray | float
 ) -> None:
     """Raise ValueError if F or its derivatives are not finite, RuntimeError if θ ran to a limit
     that is not a minimiser.
@@ -105,7 +105,7 @@ def check_finite(
 
 
 def coordinates(
-    objective: AbstractObjective, F: Function, theta: Array, caller: str
+    objective: AbstractObjective, F: Function, theta: NumpyArray, caller: str
 ) -> tuple[Scaling, Flat]:
     """Return coordinates in which an H that is not formed is about the identity, and the flat
     directions.

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from numpy import linalg
 from numpy.random import default_rng
 
-from .._runtime import Module, ParamRows, PyTree, Slow
+from .._runtime import Module, NumpyArray, ParamRows, PyTree, Slow
 from ..linalg import Directions, Lanes, LaneState, Proposal, SparseDesign, decrements, solve
 from ..objectives import (
     ONE,
@@ -42,8 +42,7 @@ from ..objectives import (
 )
 from .newton import Flat, Minimisation, contract, descend
 
-Array = np.ndarray
-Vectors = Float[Array, "*refits params"]  # one vector of parameters, or one a refit
+Vectors = Float[NumpyArray, "*refits params"]  # one vector of parameters, or one a refit
 
 # Residuals of solves, relative to the gradient: of the first steps, of the last, of one that is not
 # corrected, of one for users.
@@ -105,8 +104,8 @@ class DeflationPreconditioner(NamedTuple):
     It has H-orthonormal directions W and Y = HW, as rows, and the diagonal D.
     """
 
-    directions: Float[Array, "learnt params"]
-    images: Float[Array, "learnt params"]
+    directions: Float[NumpyArray, "learnt params"]
+    images: Float[NumpyArray, "learnt params"]
     diagonal: Vector
 
     def about(self, gradient: RefitPoints) -> RefitPoints:
@@ -218,13 +217,13 @@ class Solve:
         inverse, or when it meets a direction along which F curves down.
         """
 
-        def product(u: Array, places: Array) -> Array:
+        def product(u: NumpyArray, places: NumpyArray) -> NumpyArray:
             step = np.asarray(self.coordinates.unwhiten(u))
             image = self.F.products(theta[places], lanes[places])(step)
             image = image + (step @ self.null_space.T) @ self.null_space
             return np.asarray(self.coordinates.whiten(image))
 
-        def precondition(residual: Array, _: Array) -> Array:
+        def precondition(residual: NumpyArray, _: NumpyArray) -> NumpyArray:
             return residual if self.inverse is None else self.inverse.about(residual)
 
         solution = solve(product, precondition, gradient, self.most, tol, record=self._keep)
@@ -234,7 +233,7 @@ class Solve:
         is_downward = ~solution.is_convex & (solution.length == 0)
         return np.where(is_downward[:, None], gradient, solution.x)
 
-    def _keep(self, direction: Array, image: Array, curvature: Array) -> None:
+    def _keep(self, direction: NumpyArray, image: NumpyArray, curvature: NumpyArray) -> None:
         """Keep the direction of the first system."""
         if len(self.directions) < self.keep and len(curvature):
             size = np.sqrt(curvature[0])
@@ -295,8 +294,8 @@ def learn(
 
 
 def products(
-    F: Function, theta: Vector, vectors: Float[Array, "k params"]
-) -> Float[Array, "k params"]:
+    F: Function, theta: Vector, vectors: Float[NumpyArray, "k params"]
+) -> Float[NumpyArray, "k params"]:
     """Multiply each vector by H."""
     return F.of.products(np.broadcast_to(theta, vectors.shape), np.zeros(len(vectors), int))(
         vectors
@@ -352,7 +351,7 @@ def _has_sparse_rows(F: Function) -> bool:
 
 
 def least_curvature(
-    F: Function, theta: Vector, scaling: Scaling, null_space: Array
+    F: Function, theta: Vector, scaling: Scaling, null_space: NumpyArray
 ) -> tuple[float, Vector]:
     """Smallest eigenvalue of H in coordinates u, to a few per cent of the largest, and its
     vector.

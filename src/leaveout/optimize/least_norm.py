@@ -25,13 +25,12 @@ import scipy
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import cached_on
+from .._runtime import NumpyArray, cached_on
 from ..linalg import UNIT, DenseDesign, PerUnit, Predictors
 from ..models.glm import OrthogonalGLM, kinks
 from .fit import Fit
 
-Array = np.ndarray
-PerFeature = Float[Array, " features"]
+PerFeature = Float[NumpyArray, " features"]
 CAUTION = 32  # factor on (n + p) u, within which factors of LAPACK are those of rows nearby
 NONZERO_FROM = 1e3  # factor on its rounding error from which a number is known not to be zero
 DEAR = 1e12  # largest number of operations of a plan's refits that are computed one by one
@@ -44,17 +43,17 @@ class FactorisedRows(NamedTuple):
     whether the rows are interpolated, the mean response, and √weight times the residuals.
     """
 
-    Q: Array
-    s: Array
-    V: Array
-    mean: Array
-    root: Array
+    Q: NumpyArray
+    s: NumpyArray
+    V: NumpyArray
+    mean: NumpyArray
+    root: NumpyArray
     gap: float
     certain: bool
-    u: Array
+    u: NumpyArray
     full: bool
     level: float
-    target: Array
+    target: NumpyArray
 
 
 class LeastNorm:
@@ -67,7 +66,7 @@ class LeastNorm:
         self,
         fit: Fit,
         model: Predictors,
-        y: Array,
+        y: NumpyArray,
         intercept: bool,
         ridge: PerFeature,
     ):
@@ -84,7 +83,7 @@ class LeastNorm:
         self.coefficient_map = np.eye(p) / np.sqrt(ridge) if self.has_penalty else np.eye(p)
         if len(fit.quadratic.null_space) and not self.cut and not self.has_penalty:
             self.coefficient_map = scipy.linalg.null_space(fit.quadratic.null_space[:, :p])
-        self.natural: Array | None = None  # maps β to the columns as given, whose norm counts
+        self.natural: NumpyArray | None = None  # maps β to the columns as given, whose norm counts
         if isinstance(fit.objective, OrthogonalGLM) and not fit.objective.is_shift:
             self.natural = fit.objective.basis[:p, :p]
         self.z = self.x @ self.coefficient_map
@@ -110,7 +109,9 @@ class LeastNorm:
             mean = np.zeros(self.x.shape[1])
         return linalg.svd(np.sqrt(self.weight)[:, None] * (self.x - mean), compute_uv=False)
 
-    def _factor(self, weight: PerUnit) -> tuple[Array, Array, Array, Array, Array, float, bool]:
+    def _factor(
+        self, weight: PerUnit
+    ) -> tuple[NumpyArray, NumpyArray, NumpyArray, NumpyArray, NumpyArray, float, bool]:
         """Compute Q, s, V of the weighted and centred rows up to the host's cut.
 
         Returns them with the mean, √weight, the gap, and whether the cut is clear: no singular
@@ -197,7 +198,7 @@ class LeastNorm:
             spread + self.spare * gap * size + self._digits(level),
         )
 
-    def _norm_error(self, along: Array, coef: Array) -> float:
+    def _norm_error(self, along: NumpyArray, coef: NumpyArray) -> float:
         """Estimate the error of the least norm from that of the directions `along`, which collinear
         columns enlarge.
         """
@@ -210,7 +211,7 @@ class LeastNorm:
     def _digits(self, level: float) -> float:
         return self.spare * float(np.abs(self.y).max() + abs(level))
 
-    def _without(self, o: Int[Array, " out"]) -> tuple[PerFeature, float, float] | None:
+    def _without(self, o: Int[NumpyArray, " out"]) -> tuple[PerFeature, float, float] | None:
         """Refit by the block of S for the rows that leave.
 
         None if it does not determine the refit.

@@ -22,7 +22,7 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import NumberAndArray, TwoArrays, silence
+from .._runtime import NumberAndArray, NumpyArray, TwoArrays, silence
 from ..linalg import (
     MAX_LOOKS,
     SMALLEST_SHARE,
@@ -60,8 +60,7 @@ from ..objectives import (
     preconditioner,
 )
 
-Array = np.ndarray
-AnyMatrices = Float[Array, "*some params params"]
+AnyMatrices = Float[NumpyArray, "*some params params"]
 
 # Newton steps, and halvings of them, before a minimisation counts as not converged
 MAX_NEWTON_STEPS = 150
@@ -82,7 +81,7 @@ NEARBY = 1.0, 0.1, 1e-2, 1e-4
 QUICK = 0.3  # ratio of successive steps above which a new Hessian is formed
 FLOOR_DECREMENT = 1e-5  # decrement at which only rounding remains
 
-Flat = Float[Array, "flat params"]
+Flat = Float[NumpyArray, "flat params"]
 
 
 class Minimisation(NamedTuple):
@@ -165,10 +164,10 @@ class _SharedHessian(SharedFactors):
         self.F = F
         self.flat = flat
 
-    def renew(self, theta: RefitPoints, lanes: Array) -> None:
+    def renew(self, theta: RefitPoints, lanes: NumpyArray) -> None:
         self.curvature = Curvature.of(with_flat(self.F.hessian(theta[0]), self.flat))
 
-    def solve(self, gradient: RefitPoints, lanes: Array) -> RefitPoints:
+    def solve(self, gradient: RefitPoints, lanes: NumpyArray) -> RefitPoints:
         return self.curvature.step(gradient[0])[None]
 
 
@@ -218,7 +217,7 @@ def descend(
         unwhitener = scipy.sparse.eye_array(theta.size)
     lowest = scipy.optimize.OptimizeResult(x=np.zeros_like(theta), fun=np.inf)
 
-    def look(u: Array) -> NumberAndArray:
+    def look(u: NumpyArray) -> NumberAndArray:
         value, gradient = F.look(theta + unwhitener @ u)
         same = abs(value - lowest.fun) <= VALUE_ROUNDING * abs(value) and not np.array_equal(
             u, lowest.x
@@ -304,7 +303,7 @@ def _unwhitener(parts: tuple[DiagonalBlocks, ...]) -> "scipy.sparse.linalg.Linea
             roots.append((entries, root))
     size = sum(entries.size for entries, _ in roots)
 
-    def times(vector: Array, transposed: bool) -> Array:
+    def times(vector: NumpyArray, transposed: bool) -> NumpyArray:
         out = np.empty(size)
         for entries, root in roots:
             matrices = root.swapaxes(1, 2) if transposed else root
@@ -410,7 +409,7 @@ class _HessianSteps(SharedFactors):
         self,
         F: Functions,
         start: RefitPoints,
-        lanes: Array,
+        lanes: NumpyArray,
         flat: Flat,
         metric: Matrix | None,
     ):
@@ -424,7 +423,7 @@ class _HessianSteps(SharedFactors):
         factors = np.empty((len(start), *2 * start.shape[1:]))
         self.curvature = Curvature(factors, self.convex.copy())
 
-    def renew(self, theta: RefitPoints, lanes: Array) -> None:
+    def renew(self, theta: RefitPoints, lanes: NumpyArray) -> None:
         curvature, finite = self._curvature(theta, self.lanes[lanes])
         if self.metric is None:
             self.metric = curvature.factor[0]
@@ -434,7 +433,7 @@ class _HessianSteps(SharedFactors):
         self.curvature.definite[lanes] = finite
         self.convex[lanes] = definite
 
-    def solve(self, gradient: RefitPoints, lanes: Array) -> RefitPoints:
+    def solve(self, gradient: RefitPoints, lanes: NumpyArray) -> RefitPoints:
         return self.curvature.take(lanes).step(gradient)
 
     def measure(self, step: RefitPoints, gradient: RefitPoints) -> PerRefit:
@@ -442,7 +441,7 @@ class _HessianSteps(SharedFactors):
             return np.full(len(step), np.inf)
         return linalg.norm(step @ self.metric, axis=1)
 
-    def _curvature(self, theta: RefitPoints, lanes: Array) -> tuple[Curvature, Any]:
+    def _curvature(self, theta: RefitPoints, lanes: NumpyArray) -> tuple[Curvature, Any]:
         """Factor Hessians, and mark the finite ones.
 
         Rows in float32 are used as long as their Hessians are accurate enough for steps.
@@ -513,7 +512,7 @@ def with_flat(hessian: AnyMatrices, flat: Flat) -> AnyMatrices:
     return hessian + scaled.swapaxes(-1, -2) @ scaled
 
 
-def scaled_flat(flat: Flat, hessian: AnyMatrices) -> Float[Array, "*some flat params"]:
+def scaled_flat(flat: Flat, hessian: AnyMatrices) -> Float[NumpyArray, "*some flat params"]:
     """Scale each flat direction by the mean curvature of its parameters, so that units of
     measurement do not matter.
     """

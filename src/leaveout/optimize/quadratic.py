@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from .._runtime import Module, PyTree, UnitVectors, cached_on, float64, static
+from .._runtime import Module, NumpyArray, PyTree, UnitVectors, cached_on, float64, static
 from ..linalg import Predictors, weight_terms
 from ..objectives import AbstractObjective, Matrix, Vector, function, influence, leaves_of
 from .hessian_products import (
@@ -21,8 +21,6 @@ from .hessian_products import (
     solve_once,
 )
 from .newton import Flat
-
-Array = np.ndarray
 
 
 class LocalQuadratic(Module):
@@ -103,12 +101,12 @@ class LocalQuadratic(Module):
         if self.factor is None:
             return None
         model = self.predictor_data
-        if model is None or isinstance(model.penalty, Array):
+        if model is None or isinstance(model.penalty, NumpyArray):
             return model
         return replace(model, penalty=model.penalty.toarray())
 
     @float64
-    def solve(self, vector: Float[Array, "params ..."]) -> Float[Array, "params ..."]:
+    def solve(self, vector: Float[NumpyArray, "params ..."]) -> Float[NumpyArray, "params ..."]:
         """Compute `H⁻¹ vector`, in its shape, as `Fit.solve`."""
         if self.factor is not None:
             return scipy.linalg.cho_solve((self.factor, True), vector) - self.flat @ (
@@ -139,7 +137,7 @@ class LocalQuadratic(Module):
 
     @property
     @cached_on
-    def flat(self) -> Float[Array, "params flat"]:
+    def flat(self) -> Float[NumpyArray, "params flat"]:
         """Directions in which F never changes, scaled so that `H⁻¹` is the inverse of `factor` less
         their outer products.
         """

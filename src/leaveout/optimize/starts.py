@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 
 from .._runtime import (
     ArrayList,
+    NumpyArray,
     PyTree,
     Slow,
     StepResult,
@@ -38,8 +39,6 @@ from ..objectives import (
 )
 from .newton import LARGE_NUM_PARAMETERS, Minimisation
 
-Array = np.ndarray
-
 # factors of the distance, as a first start in a narrow basin does not show how far off others are
 WIDER = 1, 2, 4
 STARTS = 4  # default number of starts, if F is not convex and a start is affordable
@@ -55,9 +54,9 @@ class Minima:
     And the number of starts.
     """
 
-    value: Float[Array, " minima"]
-    theta: Float[Array, "minima params"]
-    reached: Int[Array, " minima"]
+    value: Float[NumpyArray, " minima"]
+    theta: Float[NumpyArray, "minima params"]
+    reached: Int[NumpyArray, " minima"]
     starts: int
 
     def __eq__(self, other: object) -> bool:
@@ -166,7 +165,7 @@ class StartRunner:
 
     starts: ArrayList
     F: Function
-    minimise: Callable[[Function, Array], Minimisation]
+    minimise: Callable[[Function, NumpyArray], Minimisation]
     bar: Slow
 
     def __call__(self, number: int) -> StepResult:
@@ -197,7 +196,7 @@ class StartRunner:
 
 
 def descended_from(
-    starts: ArrayList, F: Function, minimise: Callable[[Function, Array], Minimisation]
+    starts: ArrayList, F: Function, minimise: Callable[[Function, NumpyArray], Minimisation]
 ) -> list[Minimisation]:
     """Run the descent from each start, and sort the results, lowest minimum first."""
     runs = []
@@ -213,7 +212,7 @@ def descended_from(
     return sorted(runs, key=lambda run: run[0] if np.isfinite(run[0]) else np.inf)
 
 
-def alone(value: Array, theta: PyTree) -> Minima:
+def alone(value: NumpyArray, theta: PyTree) -> Minima:
     """Return the minima of a fit with one start."""
     return Minima(
         np.reshape(np.asarray(value), 1), np.asarray(ravel(theta))[None], np.ones(1, int), 1

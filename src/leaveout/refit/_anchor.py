@@ -28,6 +28,7 @@ from numpy import linalg
 from .._runtime import (
     ArrayList,
     Arrays,
+    NumpyArray,
     PerDirection,
     PyTree,
     ThreeArrays,
@@ -92,10 +93,9 @@ from ..optimize import ROUGH, Fit, NystromPreconditioner, Solve, sketch
 from ..optimize.least_norm import cut_floor, least_norm
 from ..plans import RefitRows
 
-Array = np.ndarray
-TouchedRows = Float[Array, "*refits touched rank"]
-LaneUnits = Float[Array, "lanes units ..."]
-UnitRows = Float[Array, "units ..."]
+TouchedRows = Float[NumpyArray, "*refits touched rank"]
+LaneUnits = Float[NumpyArray, "lanes units ..."]
+UnitRows = Float[NumpyArray, "units ..."]
 # a fold that keeps less than this share of the information along a direction does not determine it
 SINGULAR_SHARE = 1e-10
 # Least and largest rank of a sketch of H, between them eight for each refit, and most numbers in
@@ -133,8 +133,8 @@ class LowRank(RefitMetric):
     `(I + Zᵀ V Z)⁻¹ = I − Zᵀ C Z` with `C = (I + V Z Zᵀ)⁻¹ V`.
     """
 
-    rows: Float[Array, "refits touched params"]
-    core: Float[Array, "refits touched touched"]
+    rows: Float[NumpyArray, "refits touched params"]
+    core: Float[NumpyArray, "refits touched touched"]
 
     def solve(self, gradient, u, lanes):
         z = self.rows[lanes]
@@ -376,7 +376,7 @@ class LinearFitCache:
     slope: UnitRows  # ℓ′
     curvature: UnitRows  # ℓ″
     reference: PerUnit  # ℓ″, or one if gaps are relative to it
-    roots: Float[Array, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
+    roots: Float[NumpyArray, "units outputs outputs"] | None  # factors of ℓ″, for several outputs
     norm: PerUnit
     size: PerUnit
     length: PerUnit
@@ -392,7 +392,7 @@ class LinearFitCache:
     reach: Reach | None  # reach of these norms
 
     @cached_property
-    def slope_rounding(self) -> Float[Array, "units 2"]:
+    def slope_rounding(self) -> Float[NumpyArray, "units 2"]:
         """Rounding errors of slopes for a curvature of one, times k.
 
         At θ̂, and for each length of a move.
@@ -405,7 +405,7 @@ class LinearFitCache:
         return np.stack([constant, growth], 1) * self.length[:, None]
 
     @cached_property
-    def slope_rounding_sums(self) -> Float[Array, " 2"]:
+    def slope_rounding_sums(self) -> Float[NumpyArray, " 2"]:
         """Sums of these with the curvatures at θ̂."""
         sizes = self.curvature
         if self.roots is not None:
@@ -413,7 +413,7 @@ class LinearFitCache:
         return self.weight @ (sizes[:, None] * self.slope_rounding)
 
     def gradient_error(
-        self, omega: Array, eta: Array, slope: Array, move: PerLane, growth: PerLane
+        self, omega: NumpyArray, eta: NumpyArray, slope: NumpyArray, move: PerLane, growth: PerLane
     ) -> PerLane:
         """Bound the rounding errors of whitened gradients at candidates of length `move`.
 
@@ -448,7 +448,9 @@ class LinearFitCache:
             predictor_error[long_moves] = parts[:, 0] + move[long_moves] * parts[:, 1]
         return self.rounding.gradient(sums, move) + FUNCTION * term_sums + predictor_error
 
-    def curvature_error(self, eta: Array, curvature: Array | None, blur, move: PerLane) -> PerLane:
+    def curvature_error(
+        self, eta: NumpyArray, curvature: NumpyArray | None, blur, move: PerLane
+    ) -> PerLane:
         """Bound the shares by which curvatures at candidates are off.
 
         From the largest predictors where terms do not cancel.
@@ -466,7 +468,7 @@ class LinearFitCache:
             return np.where(error < KNOWN_MOVE, error, np.inf)
         return curvature_error(self.model, curvature, eta, blur)
 
-    def blur(self, eta: Array, move: PerLane):
+    def blur(self, eta: NumpyArray, move: PerLane):
         """Rounding errors of predictors, for losses whose bounds of ℓ″ need them."""
         if self.roots is not None or self.is_plain:
             return 0.0
@@ -649,14 +651,14 @@ class LinearFitCache:
             return single_unit + self.rounding.step
         return single_unit * self.rounding.root
 
-    def whiten(self, units: Int[Array, "*refits width"]) -> TouchedRows:
+    def whiten(self, units: Int[NumpyArray, "*refits width"]) -> TouchedRows:
         """Whitened rows of the listed units, one row for each output."""
         z = self.rows[units] if self.is_small else self.model.design.whiten(units, self.root)
         if self.roots is None:
             return z
         return z.reshape(*units.shape[:-1], -1, len(self.root))
 
-    def curvature_rows(self, units: Array, z: TouchedRows) -> TouchedRows:
+    def curvature_rows(self, units: NumpyArray, z: TouchedRows) -> TouchedRows:
         """Rows with one curvature each, to which `lost_curvature` applies.
 
         The rows, or Bᵀ times those of a unit, with B Bᵀ = ℓ″.
@@ -666,7 +668,9 @@ class LinearFitCache:
         unit_rows = z.reshape(*units.shape, -1, z.shape[-1])
         return (self.roots[units].swapaxes(-1, -2) @ unit_rows).reshape(z.shape)
 
-    def lost_curvature(self, units: Array, weight: Array) -> Float[Array, "*refits touched"]:
+    def lost_curvature(
+        self, units: NumpyArray, weight: NumpyArray
+    ) -> Float[NumpyArray, "*refits touched"]:
         """Curvature that those rows lose under the given changes of weights."""
         if self.roots is None:
             return weight * self.mass[units]
@@ -674,8 +678,8 @@ class LinearFitCache:
 
     def ball(
         self,
-        eta: Array,
-        omega: Array,
+        eta: NumpyArray,
+        omega: NumpyArray,
         slope: PerLane,
         kept_share: PerLane,
         move: PerLane,
@@ -792,13 +796,13 @@ def linear_cache(fit: Fit) -> LinearFitCache:
 def _root_rounding(
     fit: Fit,
     model: Predictors,
-    root: Array,
-    moves: Array,
-    scale: Array,
-    weight: Array,
-    roots: Array | None,
-    curvature: Array,
-    flat: Array | float,
+    root: NumpyArray,
+    moves: NumpyArray,
+    scale: NumpyArray,
+    weight: NumpyArray,
+    roots: NumpyArray | None,
+    curvature: NumpyArray,
+    flat: NumpyArray | float,
     kappa: float,
 ) -> TwoNumbers:
     """Return the distance of R H Rᵀ from the identity, and ‖|R| s‖².
@@ -864,11 +868,11 @@ def _cut(fit: Fit) -> float:
 
 def whitening_error(
     model: Predictors,
-    root: Array,
-    weight: Array,
-    roots: Array | None,
-    curvature: Array,
-    penalty_hessian: Array,
+    root: NumpyArray,
+    weight: NumpyArray,
+    roots: NumpyArray | None,
+    curvature: NumpyArray,
+    penalty_hessian: NumpyArray,
 ) -> float:
     """Measure δ on the whitened rows Z, where the root of the condition enters.
 
@@ -898,7 +902,7 @@ def whitening_error(
     )
 
 
-def _norm_share(norms: Norms | None, theta: Array, reach: Reach | None) -> PenaltyShare | None:
+def _norm_share(norms: Norms | None, theta: NumpyArray, reach: Reach | None) -> PenaltyShare | None:
     """Share that norms of groups add to the table."""
     if norms is None or reach is None:
         return None
@@ -910,12 +914,14 @@ def _norm_share(norms: Norms | None, theta: Array, reach: Reach | None) -> Penal
     )
 
 
-def total(part: Array, units: int) -> Array:
+def total(part: NumpyArray, units: int) -> NumpyArray:
     """Sum over the outputs of a unit; `units` is the number of axes before the outputs."""
     return part if part.ndim == units else part.sum(-1)
 
 
-def slope_error(model, slope: Array, curvature: Array, eta: Array, blur: Array) -> RowUnits:
+def slope_error(
+    model, slope: NumpyArray, curvature: NumpyArray, eta: NumpyArray, blur: NumpyArray
+) -> RowUnits:
     """Bound the errors of units' computed slopes, where predictors are off by `blur`."""
     rounding = FUNCTION * model.loss.terms(1, np.abs(slope), eta, model.y)
     if curvature.ndim == eta.ndim:
@@ -926,12 +932,12 @@ def slope_error(model, slope: Array, curvature: Array, eta: Array, blur: Array) 
 def gradient_error(
     model: Any,
     rounding: Rounding,
-    weight: Array,
-    slope: Array,
-    curvature: Array,
-    eta: Array,
+    weight: NumpyArray,
+    slope: NumpyArray,
+    curvature: NumpyArray,
+    eta: NumpyArray,
     length: RowUnits,
-    blur: Array,
+    blur: NumpyArray,
 ) -> AnyShape:
     """Bound the rounding errors of whitened gradients, where predictors are off by `blur`."""
     add = lambda part: np.sum(weight * total(part, length.ndim) * length, -1, keepdims=True)
@@ -942,7 +948,7 @@ def gradient_error(
     return errors[..., 0]
 
 
-def curvature_error(model: Any, curvature: Array, eta: Array, blur: Array) -> Any:
+def curvature_error(model: Any, curvature: NumpyArray, eta: NumpyArray, blur: NumpyArray) -> Any:
     """Bound the shares by which curvatures are off, where predictors are off by `blur`; infinite
     where that is far.
 
@@ -966,14 +972,16 @@ class FoldMetric:
     `kept_share`, zero if it has none.
     """
 
-    def __init__(self, anchor: LinearFitCache, rows: RefitRows, delta: Array):
+    def __init__(self, anchor: LinearFitCache, rows: RefitRows, delta: NumpyArray):
         """Take the refits, and the changes of the weights of their units."""
         width = rows.index.shape[1]
         count = len(rows.index)
         rank = len(anchor.root)
-        self.kept_share: Array = np.zeros(count)
-        self.z: Array | None = None
-        self.pull: Array | None = None  # change of the gradient at θ̂, if it is computed on the way
+        self.kept_share: NumpyArray = np.zeros(count)
+        self.z: NumpyArray | None = None
+        self.pull: NumpyArray | None = (
+            None  # change of the gradient at θ̂, if it is computed on the way
+        )
         # bound of the distance of the whitened Hessian from what is computed
         self.off = np.zeros(count)
         self.hessian: RefitMetric
@@ -1008,7 +1016,9 @@ class FoldMetric:
         self.inverse = LowRank(z, -linalg.solve(system, core))
         self.kept_share = np.where(good, np.minimum(least - self.off, 1.0), 0.0)
 
-    def _dense(self, anchor: LinearFitCache, rows: RefitRows, delta: Array, units: Array) -> None:
+    def _dense(
+        self, anchor: LinearFitCache, rows: RefitRows, delta: NumpyArray, units: NumpyArray
+    ) -> None:
         rank = len(anchor.root)
         z = self.z
         if z is not None:
@@ -1057,14 +1067,14 @@ class FoldMetric:
         self.hessian = DenseMetric(hessian)
         self.inverse = DenseMetric(linalg.inv(hessian))
 
-    def solve(self, gradient: Displacements, which: Array) -> Displacements:
+    def solve(self, gradient: Displacements, which: NumpyArray) -> Displacements:
         return self.inverse.solve(gradient, gradient, which)
 
     def residual(
         self,
         gradient: Displacements,
         step: Displacements,
-        which: Array,
+        which: NumpyArray,
     ) -> PerRefit:
         """Bound what steps leave of their gradients, in the norms of the refits' metrics."""
         remainder = linalg.norm(self.hessian.solve(step, step, which) + gradient, axis=1)
@@ -1073,21 +1083,21 @@ class FoldMetric:
         return remainder / np.sqrt(np.where(share > 0, share, 1.0))
 
 
-def tiles(lanes: Array, n: int) -> ArrayList:
+def tiles(lanes: NumpyArray, n: int) -> ArrayList:
     """Split refits into groups whose arrays `[refits, units]` stay in a cache."""
     return groups(lanes, PASS // n)
 
 
-def passes(lanes: Array, n: int, p: int) -> ArrayList:
+def passes(lanes: NumpyArray, n: int, p: int) -> ArrayList:
     """Split refits like `tiles`, or into larger groups where products take hardly longer."""
     return groups(lanes, max(PASS // n, min(max(GROUP, p // WIDE), HERD // n)))
 
 
-def groups(lanes: Array, size: int) -> ArrayList:
+def groups(lanes: NumpyArray, size: int) -> ArrayList:
     return [lanes[part] for part in slices(len(lanes), size)]
 
 
-def span(numbers: Array) -> Array | slice:
+def span(numbers: NumpyArray) -> NumpyArray | slice:
     """Index units or refits by a slice if they follow one another, so that nothing is gathered."""
     first = int(numbers[0]) if len(numbers) else 0
     follow = (

@@ -32,6 +32,7 @@ from .._runtime import (
     LaneEntries,
     ListedUnits,
     ListedValues,
+    NumpyArray,
     cached_on,
     largest_first,
     record,
@@ -86,7 +87,6 @@ from ._anchor import (
 )
 from ._refit_batch import put, take
 
-Array = np.ndarray
 # steps with one metric before a refit needs another; or before its error is estimated
 STEPS = 12
 HURRY = 2
@@ -102,7 +102,7 @@ STALL_RATIO = 0.5  # a step that leaves a larger share of the gradient needs ano
 
 
 @cached_on
-def _third(anchor: LinearFitCache) -> Float[Array, "pairs rank"]:
+def _third(anchor: LinearFitCache) -> Float[NumpyArray, "pairs rank"]:
     """Compute T = Σ ω ℓ‴ z ⊗ z ⊗ z, its first two axes as pairs, and pairs off the diagonal
     doubled.
     """
@@ -130,8 +130,8 @@ class Candidates(NamedTuple):
     that of a step, if it was estimated.
     """
 
-    u: Float[Array, "lanes rank"]
-    center: Float[Array, "lanes width ..."]
+    u: Float[NumpyArray, "lanes rank"]
+    center: Float[NumpyArray, "lanes width ..."]
     half: LaneEntries
     slope: PerLane
     noise: PerLane
@@ -197,7 +197,7 @@ class CertifiedBatch:
 
 
 def first_look(
-    fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None
+    fit: Fit, rows: RefitRows, target: float = np.inf, allowed: NumpyArray | None = None
 ) -> CertifiedBatch:
     """Step with each fold's own Hessian at θ̂, and read its proved radius from the table.
 
@@ -272,7 +272,7 @@ def first_look(
 
 
 def _radius_of_error(
-    anchor: LinearFitCache, rows: RefitRows, units: Array, allowed: PerRefit
+    anchor: LinearFitCache, rows: RefitRows, units: NumpyArray, allowed: PerRefit
 ) -> PerRefit:
     """Radius at which the losses' error is about the allowed one, from slopes at θ̂.
 
@@ -338,8 +338,8 @@ def _place(
     lanes: Lanes,
     part: Candidates,
     after: PerLane,
-    norm: Array | None = None,
-    digits: Array | None = None,
+    norm: NumpyArray | None = None,
+    digits: NumpyArray | None = None,
 ) -> Candidates:
     """Return candidates of some refits with held predictors and their errors.
 
@@ -383,7 +383,7 @@ Enough = Callable[[CertifiedBatch, Lanes], Flags]
 
 def take_steps(
     state: CertifiedBatch, lanes: Lanes, enough: Enough, most: int = STEPS
-) -> tuple[CertifiedBatch, Int[Array, " open"]]:
+) -> tuple[CertifiedBatch, Int[NumpyArray, " open"]]:
     """Take steps with the fold's own Hessian at θ̂ while they shrink.
 
     Returns the refits still open.
@@ -406,7 +406,9 @@ def take_steps(
     return state, np.sort(np.concatenate([*rejected, lanes]))
 
 
-def _evaluate(state: CertifiedBatch, lanes: Lanes, u: Points) -> tuple[Array, Array, Array, Array]:
+def _evaluate(
+    state: CertifiedBatch, lanes: Lanes, u: Points
+) -> tuple[NumpyArray, NumpyArray, NumpyArray, NumpyArray]:
     """Predictors and weights of every unit, the whitened gradient, and its rounding error."""
     anchor = state.anchor
     model = anchor.model
@@ -486,8 +488,8 @@ def _ball(
     state: CertifiedBatch,
     lanes: Lanes,
     u: Points,
-    eta: Array,
-    omega: Array,
+    eta: NumpyArray,
+    omega: NumpyArray,
     size: PerLane,
     may_take_gaps: Flags,
 ) -> Ball:
@@ -607,7 +609,7 @@ FALL = 1e-4  # share of the predicted fall that a step must reach
 # shortest steps, by factors and by products
 SHORTEST = 1e-12, 1e-6
 
-Rejected = Int[Array, " rejected"]
+Rejected = Int[NumpyArray, " rejected"]
 Step = Callable[[CertifiedBatch, "Way", Enough, bool], "tuple[CertifiedBatch, Way, Rejected]"]
 
 
@@ -620,7 +622,7 @@ class Way(NamedTuple):
     omega: Weights
     kappa: PerLane
     u: Points
-    eta: Float[Array, "lanes units ..."]
+    eta: Float[NumpyArray, "lanes units ..."]
     value: PerLane
     least: PerLane
 
@@ -645,12 +647,14 @@ def _theta(state: CertifiedBatch, u: Points) -> Points:
     return state.anchor.theta + u @ state.anchor.root
 
 
-def _value(state: CertifiedBatch, omega: Array, kappa: PerLane, eta: Array, u: Points) -> PerLane:
+def _value(
+    state: CertifiedBatch, omega: NumpyArray, kappa: PerLane, eta: NumpyArray, u: Points
+) -> PerLane:
     penalty, _ = state.anchor.model.penalty_terms(_theta(state, u))
     return _losses(state, omega, eta) + kappa * penalty
 
 
-def _losses(state: CertifiedBatch, omega: Array, eta: Array) -> PerLane:
+def _losses(state: CertifiedBatch, omega: NumpyArray, eta: NumpyArray) -> PerLane:
     model = state.anchor.model
     with silence("over", "invalid"):
         (loss,) = model.loss.derivatives(eta, model.y, (0,))
@@ -819,7 +823,7 @@ def _step_by_factors(
 
 
 def _norm_share(
-    state: CertifiedBatch, kappa: PerLane, theta: Points, root: Array, radius: PerLane
+    state: CertifiedBatch, kappa: PerLane, theta: Points, root: NumpyArray, radius: PerLane
 ) -> PerLane | float:
     """Share that norms of groups add to C, from the candidates and in their own metrics."""
     norms = state.anchor.model.norms
@@ -830,7 +834,7 @@ def _norm_share(
     return kappa * norms.share(norms.lengths(theta), distances, reach)
 
 
-def across_metrics(fit: Fit, root: Float[Array, "lanes params rank"]) -> PerLane:
+def across_metrics(fit: Fit, root: Float[NumpyArray, "lanes params rank"]) -> PerLane:
     """Bound the largest ratio of a length in the norm of H to that in the refit's own.
 
     ‖LᵀR‖, and the rounding of H.
@@ -862,8 +866,8 @@ def _vanishing_groups(state: CertifiedBatch, theta: Points) -> Flags:
 
 
 def inverse_roots(
-    hessian: Float[Array, "refits p p"], n: int
-) -> tuple[Float[Array, "refits p p"], RefitFlags, PerRefit]:
+    hessian: Float[NumpyArray, "refits p p"], n: int
+) -> tuple[Float[NumpyArray, "refits p p"], RefitFlags, PerRefit]:
     """Compute R with R Rᵀ the inverse of each Hessian, a sum over n units.
 
     Returns R, which Hessians are not known to have an inverse, and ‖|R| s‖². Both are judged with
@@ -888,7 +892,7 @@ def inverse_roots(
 
 def conjugate(
     state: CertifiedBatch, lanes: Lanes, enough: Enough
-) -> tuple[CertifiedBatch, Int[Array, " open"]]:
+) -> tuple[CertifiedBatch, Int[NumpyArray, " open"]]:
     """Take Newton steps by products; returns the lanes that are not near enough, as F stops falling
     or is too flat.
     """
@@ -926,7 +930,7 @@ def _step_by_products(
 
 
 def _value_by_rows(
-    state: CertifiedBatch, omega: Array, kappa: PerLane, eta: Array, u: Points
+    state: CertifiedBatch, omega: NumpyArray, kappa: PerLane, eta: NumpyArray, u: Points
 ) -> PerLane:
     """F as in `_gradient`."""
     anchor = state.anchor
@@ -938,7 +942,7 @@ def _value_by_rows(
     return _losses(state, omega, eta) + u @ anchor.leftover + 0.5 * square
 
 
-def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, Array, PerLane]:
+def _gradient(state: CertifiedBatch, way: Way) -> tuple[Points, NumpyArray, PerLane]:
     """Whitened gradients, the difference of ω ℓ″ from its value at θ̂, and the rounding error of the
     gradients' lengths.
 
@@ -980,7 +984,7 @@ def _judge(state: CertifiedBatch, way: Way, gradient: Points, noise: PerLane) ->
 
 
 def _solve(
-    state: CertifiedBatch, lanes: Lanes, gradient: Points, change: Array, size: PerLane
+    state: CertifiedBatch, lanes: Lanes, gradient: Points, change: NumpyArray, size: PerLane
 ) -> tuple[Points, PerLane, float]:
     """Compute Newton steps, the least Ritz value of each solve, and the number of products."""
     anchor = state.anchor

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg
 
-from .._runtime import join, slices
+from .._runtime import NumpyArray, join, slices
 from ..objectives import (
     Directions,
     HeldOutLosses,
@@ -38,8 +38,6 @@ from ..objectives import (
 )
 from ..optimize import Fit
 from ..plans import RefitRows
-
-Array = np.ndarray
 
 MIN_REFIT_PASSES = 6  # least number of passes over the data that a refit costs otherwise
 GRADIENTS = 4.0  # least number of gradients that a refit counts as
@@ -90,11 +88,11 @@ class Beyond(NamedTuple):
     """
 
     axes: Matrix
-    loss_derivatives: Float[Array, "params refits width"]
-    joint: Float[Array, "params refits"]
+    loss_derivatives: Float[NumpyArray, "params refits width"]
+    joint: Float[NumpyArray, "params refits"]
     fourth: float
 
-    def along(self, u: Points, lanes: Lanes) -> tuple[PerLane, Float[Array, "lanes width"]]:
+    def along(self, u: Points, lanes: Lanes) -> tuple[PerLane, Float[NumpyArray, "lanes width"]]:
         """Length of ∇³s_o[u, u], and third derivatives of the losses along u.
 
         They are the largest along an axis or, if that is more, those of the a whose a ⊗ a ⊗ a has
@@ -284,14 +282,16 @@ class Expansion:
             np.where(np.isfinite(error), error, np.inf),
         )
 
-    def _square(self, pairs: Float[Array, "pairs ..."]) -> Float[Array, "... params params"]:
+    def _square(
+        self, pairs: Float[NumpyArray, "pairs ..."]
+    ) -> Float[NumpyArray, "... params params"]:
         """Symmetric matrices from their entries i ≤ j."""
         return np.moveaxis(pairs, 0, -1)[..., self.pair]
 
 
 def _solve(
-    matrices: Float[Array, "lanes n n"], vectors: Float[Array, "lanes n"]
-) -> Float[Array, "lanes n"]:
+    matrices: Float[NumpyArray, "lanes n n"], vectors: Float[NumpyArray, "lanes n"]
+) -> Float[NumpyArray, "lanes n"]:
     try:
         return linalg.solve(matrices, vectors[..., None])[..., 0]
     except linalg.LinAlgError:

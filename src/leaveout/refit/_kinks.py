@@ -57,6 +57,7 @@ from .._runtime import (
     NO_REFIT_CODES,
     RESULTS,
     ArrayTuple,
+    NumpyArray,
     Shape,
     TwoArrays,
     among,
@@ -94,8 +95,7 @@ from ._linear import losses
 from ._refit_batch import RefitBatch
 from ._strategies import AbstractRefit, Certified, Exact
 
-Array = np.ndarray
-PerHeld = Float[Array, " held"]
+PerHeld = Float[NumpyArray, " held"]
 
 
 # active parameters, their signs, values of the others
@@ -111,12 +111,12 @@ class Active:
 
     fit: Fit
     full_model: FullModel
-    place: Int[Array, " active"]
+    place: Int[NumpyArray, " active"]
     sign: PerPlace
     held_values: Vector
 
     @cached_property
-    def held(self) -> Int[Array, " held"]:
+    def held(self) -> Int[NumpyArray, " held"]:
         """Parameters that are held."""
         return np.setdiff1d(np.arange(len(self.full_model.slope)), self.place)
 
@@ -134,14 +134,14 @@ class Active:
         return TIE_DISTANCE * np.where(a > 0, a, slope * self.full_model.largest[self.held])
 
     @cached_property
-    def limited_parameters(self) -> Int[Array, " limited"]:
+    def limited_parameters(self) -> Int[NumpyArray, " limited"]:
         """Active parameters that a kink or a bound may hold."""
         return np.flatnonzero(
             np.isfinite(np.stack(segments(self.full_model, self.place, self.sign))).any(0)
         )
 
     @cached_property
-    def segment(self) -> tuple[Float[Array, " limited"], Float[Array, " limited"]]:
+    def segment(self) -> tuple[Float[NumpyArray, " limited"], Float[NumpyArray, " limited"]]:
         """Ends of the intervals of the active parameters."""
         return segments(
             self.full_model, self.place[self.limited_parameters], self.sign[self.limited_parameters]
@@ -154,7 +154,7 @@ class Active:
             return None
         return self.full_model.norms.select(self.held)
 
-    def stays(self, theta: Float[Array, "refits active"], radius: PerRefit) -> RefitFlags:
+    def stays(self, theta: Float[NumpyArray, "refits active"], radius: PerRefit) -> RefitFlags:
         """Whether no active group is zero within a radius."""
         norms = self.anchor.model.norms
         reach = self.anchor.reach
@@ -168,8 +168,13 @@ class Active:
         return key[:2] == (tuple(self.place.tolist()), tuple(self.sign.tolist()))
 
     def may_release(
-        self, gradient: Array, error: Array, least: Array, most: Array, kappa: Array | float = 1.0
-    ) -> Bool[Array, "... held"]:
+        self,
+        gradient: NumpyArray,
+        error: NumpyArray,
+        least: NumpyArray,
+        most: NumpyArray,
+        kappa: NumpyArray | float = 1.0,
+    ) -> Bool[NumpyArray, "... held"]:
         """Held parameters that could be released, for gradients with an `error`."""
         if self.groups is None:
             return ~((gradient - error > least) & (gradient + error < most))
@@ -207,7 +212,7 @@ class Active:
         return np.sqrt(np.einsum("n,nj,nj->j", self.weighted_curvature, x, x)[self.held])
 
     @cached_property
-    def is_settled(self) -> Bool[Array, " held"]:
+    def is_settled(self) -> Bool[NumpyArray, " held"]:
         """Held parameters at the edge of their gates that no refit on the active ones releases.
 
         Their columns are sums of active ones, exactly, so that ∇_jL is −Σ ±a in every refit.
@@ -257,7 +262,7 @@ class Active:
         """Largest change of each parameter over moves of length one."""
         return np.sqrt(np.sum(self.anchor.root**2, 0))
 
-    def cross_curvature(self, columns: Selection) -> Float[Array, "rank selected"]:
+    def cross_curvature(self, columns: Selection) -> Float[NumpyArray, "rank selected"]:
         """Vectors X_SᵀWx_j of some held parameters, whitened."""
         weighted_columns = (
             self.weighted_curvature[:, None]
@@ -265,7 +270,7 @@ class Active:
         )
         return self.anchor.root @ (self.anchor.model.design.x[: self.units].T @ weighted_columns)
 
-    def full_parameters(self, theta: Float[Array, "refits active"]) -> RefitPoints:
+    def full_parameters(self, theta: Float[NumpyArray, "refits active"]) -> RefitPoints:
         """Parameters θ of the whole model."""
         out = np.tile(self.held_values, (len(theta), 1))
         out[:, self.place] = theta
@@ -342,7 +347,9 @@ class Conditions:
             and np.isfinite(self.active_fit.concordance)
         )
 
-    def _judged_groups(self, lanes: Array, columns: Array, size: Array, kappa: Array) -> None:
+    def _judged_groups(
+        self, lanes: NumpyArray, columns: NumpyArray, size: NumpyArray, kappa: NumpyArray
+    ) -> None:
         """Judge by the largest possible gradients, of held parameters in `columns`."""
         assert self.active_fit.groups is not None
         norms = self.active_fit.groups.select(columns)
@@ -352,12 +359,12 @@ class Conditions:
 
     def _judge(
         self,
-        lanes: Array,
-        columns: Array,
-        gradient: Array,
-        error: Array,
+        lanes: NumpyArray,
+        columns: NumpyArray,
+        gradient: NumpyArray,
+        error: NumpyArray,
         held: TwoArrays,
-        kappa: Array | None = None,
+        kappa: NumpyArray | None = None,
     ) -> None:
         """Judge held parameters in `columns` by gradients with an `error`, or groups by κ."""
         if self.active_fit.groups is not None:
@@ -381,7 +388,7 @@ class Conditions:
             np.stack([lanes[lane], columns[column], *(part[lane, column] for part in parts)], 1)
         )
 
-    def _released(self, lanes: Array) -> Flags:
+    def _released(self, lanes: NumpyArray) -> Flags:
         """Whether every parameter that a refit may release is certainly released."""
         lane, column, gradient, error, low, high = np.concatenate(self.pairs).T
         is_certain = (
@@ -393,7 +400,7 @@ class Conditions:
         open_[lane[~is_certain].astype(int)] = True
         return (may_move & ~open_)[lanes]
 
-    def _by_change(self, lanes: Array) -> None:
+    def _by_change(self, lanes: NumpyArray) -> None:
         """Judge by the touched units' change, and a bound of the other units' curvature."""
         active_fit = self.active_fit
         anchor = self.active_fit.anchor
@@ -450,7 +457,7 @@ class Conditions:
             )
             self._judge(lanes[chunk], columns, gradient, error, (low[columns], high[columns]))
 
-    def _by_rows(self, lanes: Array) -> None:
+    def _by_rows(self, lanes: NumpyArray) -> None:
         """Judge by gradients at the centre."""
         active_fit = self.active_fit
         model = self.active_fit.full_model.smooth
@@ -489,7 +496,7 @@ class Conditions:
             self._judge(chunk, everyone, gradient, error, (least, most), kappa)
 
     @cached_property
-    def joining(self) -> Float[Array, "pairs 6"]:
+    def joining(self) -> Float[NumpyArray, "pairs 6"]:
         """Parameters that may be released, by refits."""
         pairs = np.concatenate(self.pairs)
         return pairs[np.argsort(pairs[:, 0], kind="stable")]
@@ -511,7 +518,13 @@ class Conditions:
         kept_share = np.maximum(1 - lost_curvature * np.einsum("lr,lr->l", z, z), OWN_HESSIAN_BELOW)
         total, size = np.zeros((2, len(unit)))
 
-        def add(lane: Array, along: Array, curvature: Array, change: Array, most: Array) -> None:
+        def add(
+            lane: NumpyArray,
+            along: NumpyArray,
+            curvature: NumpyArray,
+            change: NumpyArray,
+            most: NumpyArray,
+        ) -> None:
             move = np.divide(
                 along / kept_share[lane], curvature, out=np.zeros(len(lane)), where=curvature > 0
             )
@@ -628,7 +641,9 @@ def _psi(t: PerRefit) -> PerRefit:
     return np.where(t < 1e-2, 0.51, np.where(t > 50.0, np.inf, exact))
 
 
-def _slopes(active_fit: Active, units: Array | slice, eta: Array, half: Array) -> TwoArrays:
+def _slopes(
+    active_fit: Active, units: NumpyArray | slice, eta: NumpyArray, half: NumpyArray
+) -> TwoArrays:
     """Compute the slope ℓ′, and its error if η has the error `half`; ℓ′ increases."""
     model = active_fit.anchor.model
     with silence("over", "invalid"):
@@ -844,7 +859,7 @@ class Following:
         return self._join(first)
 
     def _estimate(
-        self, conditions: Conditions, batch: RefitBatch, unproved: Int[Array, " unproved"]
+        self, conditions: Conditions, batch: RefitBatch, unproved: Int[NumpyArray, " unproved"]
     ) -> tuple[RefitBatch, Selection]:
         """Estimate single rows if fits on all the parameters that they need would cost too much.
 
@@ -903,7 +918,7 @@ class Following:
         share = int(self.rows.num_refits) * len(lanes) // max(len(self.rows.index), 1)
         return self.rows.take(lanes)._replace(num_refits=np.asarray(max(share, len(lanes))))
 
-    def _fit_near(self, place: Array, sign: Array, theta: Vector) -> Active | None:
+    def _fit_near(self, place: NumpyArray, sign: NumpyArray, theta: Vector) -> Active | None:
         """Return the fit on other parameters near some θ; None if there is none."""
         try:
             objective = self.active_fit.full_model.restrict(place, sign, theta)
@@ -988,7 +1003,12 @@ class Following:
         self.parts.append(part._replace(refits=joined))
 
     def _keep(
-        self, active_fit: Active, lanes: Array, batch: RefitBatch, which: Array, tied: Array
+        self,
+        active_fit: Active,
+        lanes: NumpyArray,
+        batch: RefitBatch,
+        which: NumpyArray,
+        tied: NumpyArray,
     ) -> None:
         if which.size:
             self.result[lanes[which]] = batch.result[which]
@@ -1046,7 +1066,7 @@ class Following:
             scores[lane] = losses(self.active_fit.fit, rows, eta)[0]
             error[lane] = LOSS_ROUNDING * np.abs(scores[lane]).sum()
 
-        def theta() -> Array:
+        def theta() -> NumpyArray:
             out = self.active_fit.full_parameters(first.theta)
             for lanes, active_fit, done, which, _ in self.parts if iterates else ():
                 out[lanes] = active_fit.full_parameters(done.theta[which])
@@ -1073,7 +1093,7 @@ class Following:
             radius[list(self.empty)] = 0.0
             return center, radius
 
-        def parameters_at(u: Array) -> Array:
+        def parameters_at(u: NumpyArray) -> NumpyArray:
             out = np.zeros((count, len(self.active_fit.full_model.slope)))
             for lanes, active_fit, *_ in self.parts:
                 out[lanes] = active_fit.full_parameters(

@@ -30,7 +30,16 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import RESULTS, LaneEntries, ListedValues, SettledBy, join, record, silence
+from .._runtime import (
+    RESULTS,
+    LaneEntries,
+    ListedValues,
+    NumpyArray,
+    SettledBy,
+    join,
+    record,
+    silence,
+)
 from ..linalg import EVERYONE, change, everyone_or
 from ..objectives import (
     Displacements,
@@ -61,8 +70,7 @@ from ._enclosure import (
 from ._refit_batch import Rung, climb, take
 from ._single_rows import PRODUCTS, OneRow, RowSteps, candidates, one_row, take_row_steps
 
-Array = np.ndarray
-ListedOutputs = Float[Array, "refits width ..."]
+ListedOutputs = Float[NumpyArray, "refits width ..."]
 COSTLY_OPERATIONS = (
     # operations that Hessians, or gradients, of the refits of a plan may cost before they are
     # estimated instead
@@ -96,7 +104,7 @@ class FirstStep:
     """
 
     def __init__(
-        self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: Array | None = None
+        self, fit: Fit, rows: RefitRows, target: float = np.inf, allowed: NumpyArray | None = None
     ):
         self.fit = fit
         self.rows = rows
@@ -117,7 +125,7 @@ class FirstStep:
         return first_look(self.fit, self.rows, self.target, self.allowed)
 
     @cached_property
-    def gram(self) -> Float[Array, "units units"]:
+    def gram(self) -> Float[NumpyArray, "units units"]:
         """Products of all rows, of which NumPy computes one half."""
         return self.anchor.rows @ self.anchor.rows.T
 
@@ -132,7 +140,7 @@ class EnclosureLook(NamedTuple):
     The radius is in the norm of H, and infinite unless it is proved there.
     """
 
-    center: Float[Array, "lanes width ..."]
+    center: Float[NumpyArray, "lanes width ..."]
     half: LaneEntries
     slope: PerLane
     noise: PerLane
@@ -155,7 +163,7 @@ class EnclosedRefits(NamedTuple):
     ball: Callable[[], tuple[Displacements, PerRefit]]
     step_length: PerRefit  # the length of the first step
     gradients: float  # number of gradients computed
-    open: Int[Array, " open"]  # refits of which `enough` may not have seen the end
+    open: Int[NumpyArray, " open"]  # refits of which `enough` may not have seen the end
     settled_by: RefitNumbers
 
 
@@ -167,7 +175,9 @@ class Judge:
     each refit; `final_errors` returns the errors at the end.
     """
 
-    def __init__(self, fit: Fit, rows: RefitRows, allowed: Array, reported: Array | None = None):
+    def __init__(
+        self, fit: Fit, rows: RefitRows, allowed: NumpyArray, reported: NumpyArray | None = None
+    ):
         self.fit = fit
         self.rows = rows
         self.tolerance = allowed
@@ -176,7 +186,11 @@ class Judge:
         self.reported_losses = None if reported is None else losses(fit, rows, reported)
 
     def errors(
-        self, lanes: Lanes | slice, center: Array, half: Array, radius: PerLane | None = None
+        self,
+        lanes: Lanes | slice,
+        center: NumpyArray,
+        half: NumpyArray,
+        radius: PerLane | None = None,
     ) -> PerLane:
         """Errors of some refits."""
         reported = center
@@ -205,7 +219,7 @@ def enclose(
     step: FirstStep,
     enough: Enough,
     hurry: bool,
-    allowed: Array | None = None,
+    allowed: NumpyArray | None = None,
     *,
     always: bool = False,
 ) -> EnclosedRefits:
@@ -243,7 +257,7 @@ class RowCandidates(NamedTuple):
     """
 
     lanes: Lanes
-    center: Float[Array, "lanes width ..."]
+    center: Float[NumpyArray, "lanes width ..."]
     half: LaneEntries
     settled_by: Lanes | SettledBy
     closed: Lanes
@@ -252,7 +266,7 @@ class RowCandidates(NamedTuple):
     spent: float = 0.0
     proved: Flags | bool = True
     result: Lanes | RESULTS = RESULTS.successful
-    ball: Callable[[], tuple[Lanes, Array, Array]] | None = None
+    ball: Callable[[], tuple[Lanes, NumpyArray, NumpyArray]] | None = None
 
 
 @record
@@ -266,7 +280,7 @@ class RowBatch:
     step: FirstStep
     enough: Enough
     hurry: bool
-    allowed: Array | None
+    allowed: NumpyArray | None
     budget: float
     dear: float
     center: ListedOutputs
@@ -277,7 +291,7 @@ class RowBatch:
     result: RefitNumbers
     proved: Flags
     gradients: float
-    balls: tuple[Callable[[], tuple[Lanes, Array, Array]], ...] = ()
+    balls: tuple[Callable[[], tuple[Lanes, NumpyArray, NumpyArray]], ...] = ()
 
     def merge(self, candidates: RowCandidates) -> "RowBatch":
         """Return the batch with the candidates of a rung."""
@@ -320,7 +334,7 @@ class RowBatch:
         """Operations of a gradient, at the speed of products in float32."""
         return SPEED * len(self.anchor.eta) * (4.0 * self.step.fit.num_params + ELEMENTWISE)
 
-    def affordable(self, lanes: Lanes, cost: float) -> Int[Array, " chosen"]:
+    def affordable(self, lanes: Lanes, cost: float) -> Int[NumpyArray, " chosen"]:
         """Select the farthest of some refits, as many as the budget pays for; none if they are few
         of these.
         """
@@ -389,7 +403,7 @@ def _budget(step: FirstStep) -> float:
 
 
 def _by_rows(
-    step: FirstStep, enough: Enough, hurry: bool, allowed: Array | None, always: bool
+    step: FirstStep, enough: Enough, hurry: bool, allowed: NumpyArray | None, always: bool
 ) -> EnclosedRefits:
     """Enclose single rows: those that the first look does not settle climb the rungs."""
     look = step.row_step
@@ -480,7 +494,7 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
     uses_gram = anchor.is_small and 4 * count > n and n * n <= 8 * PRODUCTS
     gradients = 0.0
 
-    def run(judge: Callable[[Array, RowSteps], Flags]) -> None:
+    def run(judge: Callable[[NumpyArray, RowSteps], Flags]) -> None:
         gram = batch.step.gram if uses_gram else None
         for chunk in groups(np.arange(count), PRODUCTS // n):
             take_row_steps(
@@ -491,7 +505,7 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
                 gram,
             )
 
-    def judge(place: Array, steps: RowSteps) -> Flags:
+    def judge(place: NumpyArray, steps: RowSteps) -> Flags:
         nonlocal gradients
         gradients += 0.5 * len(place)
         middle[place] = steps.center[:, None]
@@ -511,12 +525,12 @@ def _step_by_products(batch: RowBatch, lanes: Lanes) -> RowCandidates:
     run(judge)
     good = settled | (batch.hurry & np.isfinite(half_widths[:, 0]))
 
-    def ball() -> tuple[Lanes, Array, Array]:
+    def ball() -> tuple[Lanes, NumpyArray, NumpyArray]:
         u = np.zeros((count, len(anchor.root)))
         radius = np.full(count, np.inf)
         looks = np.full(count, -1)
 
-        def find(place: Array, steps: RowSteps) -> Flags:
+        def find(place: NumpyArray, steps: RowSteps) -> Flags:
             looks[place] += 1
             is_last = looks[place] == last[place]
             u[place[is_last]] = candidates(anchor, steps)[is_last]
@@ -651,8 +665,8 @@ RUNGS = (
 
 
 def within(
-    errors: Float[Array, "... refits"], allowed: Float[Array, "... refits"]
-) -> Bool[Array, "... refits"]:
+    errors: Float[NumpyArray, "... refits"], allowed: Float[NumpyArray, "... refits"]
+) -> Bool[NumpyArray, "... refits"]:
     """Refits of smallest error that are together within the allowed error, none of them above five
     times its share.
     """
@@ -669,7 +683,7 @@ def _to_the_end(
     dear: float,
     *,
     took_steps: bool = False,
-) -> tuple[CertifiedBatch, Int[Array, " open"]]:
+) -> tuple[CertifiedBatch, Int[NumpyArray, " open"]]:
     """Run a batch after its first look; returns it with the refits that gradients left open.
 
     If it `took_steps` with the metric before, refits whose Hessians are not dear take those at
@@ -723,9 +737,9 @@ def _to_the_end(
 def error(
     fit: Fit,
     rows: RefitRows,
-    reported: Array,
-    center: Array,
-    half: Array,
+    reported: NumpyArray,
+    center: NumpyArray,
+    half: NumpyArray,
     radius: PerRefit | None = None,
 ) -> PerRefit:
     """Largest error of the summed held-out losses at the reported predictors, `[refits]`.
@@ -780,7 +794,7 @@ def unit_losses(fit: Fit) -> PerUnit:
     return anchor.loss[: anchor.units]
 
 
-def losses(fit: Fit, rows: RefitRows, eta: Array) -> ListedValues:
+def losses(fit: Fit, rows: RefitRows, eta: NumpyArray) -> ListedValues:
     """Held-out losses at predictors, zero where not scored."""
     model = linear_cache(fit).model
     index = rows.index

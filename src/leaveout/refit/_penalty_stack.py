@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from .._runtime import ArrayRecord, join, record, silence, slices
+from .._runtime import ArrayRecord, NumpyArray, join, record, silence, slices
 from ..linalg import (
     Extent,
     Predictors,
@@ -54,10 +54,9 @@ from ._single_rows import (
     take_row_steps,
 )
 
-Array = np.ndarray
-PenaltyUnits = Float[Array, "penalties units"]
-PenaltyRefits = Float[Array, "penalties refits"]
-PerPenalty = Float[Array, " penalties"]
+PenaltyUnits = Float[NumpyArray, "penalties units"]
+PenaltyRefits = Float[NumpyArray, "penalties refits"]
+PerPenalty = Float[NumpyArray, " penalties"]
 # operations that gradients may cost before single rows are estimated
 AFFORDABLE = 3e7
 # numbers `[penalties, units]` at a time, and numbers of whitened rows, that fit into a cache
@@ -83,15 +82,15 @@ class PathRefit(ArrayRecord):
     Held-out losses, and those with no update. The `bad` penalties have no result.
     """
 
-    theta: Float[Array, "penalties params"]
+    theta: Float[NumpyArray, "penalties params"]
     baseline: PenaltyRefits
     losses: PenaltyRefits
     error: PenaltyRefits
-    proved: Bool[Array, "penalties refits"]
-    open: Bool[Array, "penalties refits"]  # lanes that are not settled
+    proved: Bool[NumpyArray, "penalties refits"]
+    open: Bool[NumpyArray, "penalties refits"]  # lanes that are not settled
     gradients: PerPenalty  # number of gradients computed
     mean: PerPenalty  # mean of the losses
-    bad: Bool[Array, " penalties"]
+    bad: Bool[NumpyArray, " penalties"]
     step_length: PenaltyRefits | None = None  # of the first step, on request
 
 
@@ -107,8 +106,8 @@ class Stack:
     def __init__(
         self,
         model: Predictors,
-        second: Float[Array, "penalties params params"],
-        theta: Float[Array, "penalties params"],
+        second: Float[NumpyArray, "penalties params params"],
+        theta: Float[NumpyArray, "penalties params"],
         leaving: Leaving,
         total: int,
     ):
@@ -231,7 +230,7 @@ class Stack:
         return np.max(np.asarray(self.model.loss.self_concordance) * self.norm, 1)
 
     @cached_property
-    def flat(self) -> tuple[Array, Array, Array, Array]:
+    def flat(self) -> tuple[NumpyArray, NumpyArray, NumpyArray, NumpyArray]:
         """Predictor η, ℓ′, ℓ″ and k of every lane."""
         return (
             self.spread_to_lanes(self.eta),
@@ -260,7 +259,7 @@ class Stack:
             self.unit, lost_weight, row, gradient_square, per_refit(self.noise), *parts
         )
 
-    def lane_rounding(self, penalty: Array | int) -> Rounding:
+    def lane_rounding(self, penalty: NumpyArray | int) -> Rounding:
         """Rounding at the anchors of some lanes."""
         return self.rounding._replace(
             **{name: getattr(self.rounding, name)[penalty, 0] for name in ("root", "off", "bulk")}
@@ -279,7 +278,7 @@ class Stack:
         """Losses of the left-out rows with no update."""
         return self.losses(slice(None), self.flat[0]).reshape(len(self.theta), -1)
 
-    def losses(self, lanes: Array | slice, center: Array) -> PerLane:
+    def losses(self, lanes: NumpyArray | slice, center: NumpyArray) -> PerLane:
         """Losses of lanes at predictors."""
         return self.model.unit_loss.derivatives(center, self.y[lanes], (0,))[0]
 
@@ -293,12 +292,12 @@ class Stack:
         """Tell whether the step is short enough for the next term to be valid."""
         return single_rows.is_short(self.curvature_rate[self.penalty], self.look)
 
-    def by_penalty(self, lanes: Array) -> list[tuple[LinearFitCache, Selection]]:
+    def by_penalty(self, lanes: NumpyArray) -> list[tuple[LinearFitCache, Selection]]:
         """Split lanes, which are in order; each part with what refits under its penalty share."""
         penalties = self.penalty[lanes]
         return [(self.anchor(k), lanes[penalties == k]) for k in np.unique(penalties)]
 
-    def term(self, lanes: Array, size: int | None) -> Term:
+    def term(self, lanes: NumpyArray, size: int | None) -> Term:
         """Compute the next term of lanes in order, from all rows or a sample, the same for all
         penalties.
         """
@@ -333,7 +332,7 @@ class Settling:
         self.gradients = np.full(len(allowed), len(stack.leaving.unit) / stack.eta.shape[1])
         self.judge(slice(None), self.center, self.half)
 
-    def judge(self, lanes: Array | slice, center: Array, half: Array) -> None:
+    def judge(self, lanes: NumpyArray | slice, center: NumpyArray, half: NumpyArray) -> None:
         """Bound the errors of reported losses for predictors within `half` of `center`."""
         reported = self.first[lanes] if self.hurry else center
         most = change(self.stack.model.unit_loss, self.stack.y[lanes], reported, center, half)
@@ -375,7 +374,7 @@ class Settling:
             shaped(stack.look.step_length),
         )
 
-    def _by_the_next_term(self) -> Int[Array, " open"]:
+    def _by_the_next_term(self) -> Int[NumpyArray, " open"]:
         """Accept lanes whose errors are together within a penalty's allowed error.
 
         Returns the open ones.
@@ -409,14 +408,14 @@ class Settling:
         errors = self.wrong.reshape(len(self.tolerance), -1)
         return within(errors, np.broadcast_to(self.tolerance[:, None], errors.shape)).ravel()
 
-    def _by_steps(self, lanes: Int[Array, " open"]) -> Int[Array, " remaining"]:
+    def _by_steps(self, lanes: Int[NumpyArray, " open"]) -> Int[NumpyArray, " remaining"]:
         """Take steps while they shrink; returns the lanes still open, and those that cannot."""
         stack = self.stack
         leaves = stack.leaving.weight[lanes % len(stack.leaving.unit)] == 0
         steppable = lanes[stack.look.is_determined[lanes] & leaves]
         is_near = np.zeros(len(self.half), bool)
 
-        def enough(chunk: Array, steps: RowSteps) -> Flags:
+        def enough(chunk: NumpyArray, steps: RowSteps) -> Flags:
             lanes = chunk[steps.lanes]
             is_near[lanes] = self._enough(lanes, steps.center, steps.half)
             return is_near[lanes]
@@ -427,7 +426,7 @@ class Settling:
                 take_row_steps(anchor, stack.look.take(chunk), partial(enough, chunk), most)
         return lanes[~is_near[lanes]]
 
-    def _enough(self, lanes: Array, center: Array, half: Array) -> Flags:
+    def _enough(self, lanes: NumpyArray, center: NumpyArray, half: NumpyArray) -> Flags:
         """Take better predictors, and mark lanes that need no others."""
         # number of gradients, computed together, in the time of a single one: 5 against 40
         # μs at 1,000 x 20

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
-from .._runtime import RESULTS, NamedValues, UnaryFunction, cached_on, record
+from .._runtime import RESULTS, NamedValues, NumpyArray, UnaryFunction, cached_on, record
 from ..linalg import UNIT, UP, Directions, PerRow, Predictors, condition
 from ..models.glm import kinks
 from ..objectives import (
@@ -52,8 +52,6 @@ from ..optimize.least_norm import DEAR, least_norm
 from ..optimize.newton import NewtonResult, newton
 from ..plans import RefitRows
 from ._anchor import linear_cache
-
-Array = np.ndarray
 
 
 class Rung(NamedTuple):
@@ -115,7 +113,7 @@ class CommonError(NamedTuple):
     the number of probes.
     """
 
-    draws: Float[Array, "refits groups"]
+    draws: Float[NumpyArray, "refits groups"]
     distance_left: float
     probes: int
 
@@ -197,7 +195,7 @@ def lengths_of_moves(fit: Fit, moves: RefitPoints) -> tuple[PerRefit, PerRefit]:
     )
 
 
-def lengths(fit: Fit, rows: Float[Array, "rows params"]) -> PerRow:
+def lengths(fit: Fit, rows: Float[NumpyArray, "rows params"]) -> PerRow:
     """Bound ‖x‖_{H⁻¹} of some x.
 
     The largest change of xᵀθ by a move of length one in the norm of H.
@@ -260,8 +258,8 @@ class Undetermined(NamedTuple):
 
     theta: Vector
     error: float
-    losses: Float[Array, " width"]
-    held: Bool[Array, " width"]
+    losses: Float[NumpyArray, " width"]
+    held: Bool[NumpyArray, " width"]
 
 
 def _with_refits(batch: RefitBatch, refits: list[tuple[Any, Undetermined]]) -> RefitBatch:
@@ -329,9 +327,9 @@ def _of_least_norm(fit: Fit, rows: RefitRows, batch: RefitBatch) -> RefitBatch:
 
 def _within(
     fit: Fit,
-    index: Int[Array, " width"],
+    index: Int[NumpyArray, " width"],
     weights: PerUnit,
-    held: Bool[Array, " width"],
+    held: Bool[NumpyArray, " width"],
 ) -> Undetermined | None:
     """Refit one fold across the directions that it leaves undetermined; None if that predicts no
     unit.
@@ -358,7 +356,7 @@ def _within(
     return Undetermined(solution.theta[0], error, losses, inside)
 
 
-def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[Array, "null rank"]:
+def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[NumpyArray, "null rank"]:
     """Return the null vectors of a refit's Hessian in the fit's whitened coordinates, one a row."""
     root = fit.quadratic.root
     F = function(fit.objective, fit.theta, weights)
@@ -372,7 +370,7 @@ def undetermined_directions(fit: Fit, weights: PerUnit) -> Float[Array, "null ra
     return vectors[:, values < 1e-9].T
 
 
-def refit_across(fit: Fit, weights: PerUnit, null: Float[Array, "null rank"]) -> NewtonResult:
+def refit_across(fit: Fit, weights: PerUnit, null: Float[NumpyArray, "null rank"]) -> NewtonResult:
     """Minimise F(·, w) from θ̂ in displacements across the null vectors."""
     flat = np.concatenate([fit.quadratic.null_space, fit.quadratic.raw(null)])
     return newton(

@@ -84,7 +84,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import linalg
 
-from .._runtime import ArrayFunction, cached_on, silence, slices
+from .._runtime import ArrayFunction, NumpyArray, cached_on, silence, slices
 from ..linalg import (
     FUNCTION,
     UNIT,
@@ -122,8 +122,6 @@ from ._anchor import (
 from ._enclosure import STALL_RATIO, third_term
 from ._refit_batch import take
 
-Array = np.ndarray
-
 
 class OneRow(NamedTuple):
     """Single rows after one step with their own Hessian, in O(1) each.
@@ -143,7 +141,7 @@ class OneRow(NamedTuple):
     digits: PerRefit  # rounding error of the predictor
     is_determined: RefitFlags
 
-    def take(self, lanes: Array) -> "OneRow":
+    def take(self, lanes: NumpyArray) -> "OneRow":
         return OneRow(*(part[lanes] for part in self))
 
 
@@ -162,7 +160,7 @@ class Row(NamedTuple):
     common: RefitValues | float  # zᵀ times the whitened gradient of the fit
 
 
-def one_row(fit: Fit, unit: Array, weight: Array) -> OneRow:
+def one_row(fit: Fit, unit: NumpyArray, weight: NumpyArray) -> OneRow:
     """Take the first look at refits that each change the weight of one row."""
     anchor = linear_cache(fit)
     index = span(unit)
@@ -198,8 +196,8 @@ def sherman_morrison_step(
     row: Row,
     gradient_square: PerRefit | float,
     noise: PerRefit,
-    ball: Callable[[Array, Array], Ball],
-    rounded: Callable[[Array, Array], Array],
+    ball: Callable[[NumpyArray, NumpyArray], Ball],
+    rounded: Callable[[NumpyArray, NumpyArray], NumpyArray],
     floor: PerRefit | float,
     off: PerRefit | float,
 ) -> OneRow:
@@ -289,7 +287,7 @@ class ProductSums(NamedTuple):
 
 
 @cached_on
-def _fourth(anchor: LinearFitCache) -> Float[Array, "pairs pairs"]:
+def _fourth(anchor: LinearFitCache) -> Float[NumpyArray, "pairs pairs"]:
     """Compute Σ ω ℓ″ z ⊗ z ⊗ z ⊗ z, by pairs of axes, and pairs off the diagonal doubled."""
     i, j = np.triu_indices(len(anchor.root))
     pairs = np.where(i < j, 2.0, 1.0) * anchor.rows[:, i] * anchor.rows[:, j]
@@ -449,8 +447,8 @@ class RowSample(NamedTuple):
     probabilities.
     """
 
-    rows: Int[Array, " drawn"]
-    chance: Float[Array, " drawn"]
+    rows: Int[NumpyArray, " drawn"]
+    chance: Float[NumpyArray, " drawn"]
 
 
 @cached_on
@@ -509,8 +507,13 @@ def _precise(anchor: LinearFitCache) -> ArrayFunction:
 
 
 def _of_one(
-    anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array, sampled: bool
-) -> Float[Array, "3 refits"]:
+    anchor: LinearFitCache,
+    look: OneRow,
+    along: NumpyArray,
+    index: NumpyArray,
+    weight: NumpyArray,
+    sampled: bool,
+) -> Float[NumpyArray, "3 refits"]:
     single = _precise(anchor)
     third = single(weight * anchor.third[index])
     along = single(along)
@@ -543,7 +546,7 @@ def _of_one(
 
 def _itself(
     index: Selection, unit: RefitNumbers
-) -> tuple[Int[Array, " matches"], Int[Array, " matches"]]:
+) -> tuple[Int[NumpyArray, " matches"], Int[NumpyArray, " matches"]]:
     """Find the refits whose own rows are among those listed, and the places of these."""
     order = np.argsort(unit)
     first, end = (np.searchsorted(unit, index, side, order) for side in ("left", "right"))
@@ -553,8 +556,13 @@ def _itself(
 
 
 def _of_several(
-    anchor: LinearFitCache, look: OneRow, along: Array, index: Array, weight: Array, sampled: bool
-) -> Float[Array, "3 refits"]:
+    anchor: LinearFitCache,
+    look: OneRow,
+    along: NumpyArray,
+    index: NumpyArray,
+    weight: NumpyArray,
+    sampled: bool,
+) -> Float[NumpyArray, "3 refits"]:
     """Sum ∇³ℓ_i[U_iu_j, U_iu_j, U_iv_j], v_j the effect of steps on the loss of the refit's row."""
     design = anchor.model.design
     loss = cast(LossOfSeveral, anchor.model.loss)
@@ -698,7 +706,7 @@ class RowSteps(NamedTuple):
         return self.distance / np.sqrt(self.look.kept_share)
 
 
-def _begin(anchor: LinearFitCache, look: OneRow, gram: Array | None) -> RowSteps:
+def _begin(anchor: LinearFitCache, look: OneRow, gram: NumpyArray | None) -> RowSteps:
     unit = look.unit
     lanes = np.arange(len(unit))
     curvature = anchor.curvature[unit]
@@ -740,7 +748,7 @@ def take_row_steps(
     look: OneRow,
     enough: Callable[[RowSteps], Flags],
     most: int,
-    gram: Array | None = None,
+    gram: NumpyArray | None = None,
 ) -> None:
     """Step at most so often, until each refit is near `enough`, which gets every candidate, or
     steps do not shrink.
@@ -772,7 +780,7 @@ def candidates(anchor: LinearFitCache, steps: RowSteps) -> Points:
     return steps.along[:, None] * steps.z - anchor.leftover + steps.step
 
 
-def _advance(anchor: LinearFitCache, steps: RowSteps, addition: Array | float) -> RowSteps:
+def _advance(anchor: LinearFitCache, steps: RowSteps, addition: NumpyArray | float) -> RowSteps:
     """Move to u₁ + `step`, where the step adds the `addition` to t."""
     moves = steps.along[:, None] * steps.gram
     moves += addition - anchor.common

@@ -41,6 +41,7 @@ from .._runtime import (
     ArrayList,
     ArrayTuple,
     LaneEntries,
+    NumpyArray,
     ThreeArrays,
     TwoArrays,
     cached_on,
@@ -66,9 +67,8 @@ from ..optimize import Fit
 from ..plans import RefitRows
 from ._refit_batch import CommonError, RefitBatch
 
-Array = np.ndarray
-PerSelected = Float[Array, " selected"]
-ParamLanes = Float[Array, "params lanes"]
+PerSelected = Float[NumpyArray, " selected"]
+ParamLanes = Float[NumpyArray, "params lanes"]
 MAX_WIDE_NEWTON_STEPS = 30  # largest number of Newton steps
 # largest and smallest residual of a step's solve, relative to the gradient
 MAX_SOLVE_RESIDUAL = 1e-2
@@ -106,7 +106,7 @@ class WideModel:
         self.loss, self.slope, curvature = model.loss.derivatives(self.eta, model.y, (0, 1, 2))
         self.curvature = weight_terms(self.omega, curvature)  # ω ℓ″
         self.penalty_diagonal = np.asarray(model.penalty.diagonal())
-        is_dense = isinstance(model.penalty, Array) and np.count_nonzero(
+        is_dense = isinstance(model.penalty, NumpyArray) and np.count_nonzero(
             model.penalty
         ) > np.count_nonzero(self.penalty_diagonal)
         self.penalty: Any = (
@@ -134,7 +134,7 @@ class WideModel:
     def solve(
         self,
         right: ParamLanes,
-        curvature: Float[Array, "units ..."],
+        curvature: Float[NumpyArray, "units ..."],
         kappa: AnyShape,
         tol: float | PerLane,
     ) -> ParamLanes:
@@ -168,7 +168,7 @@ class WideModel:
         )
         return solution.x.T
 
-    def value(self, theta: ParamLanes, omega: Array, kappa: Array) -> ThreeArrays:
+    def value(self, theta: ParamLanes, omega: NumpyArray, kappa: NumpyArray) -> ThreeArrays:
         """Evaluate F, its gradients, and ω ℓ″ for some refits."""
         parts = self.model.loss.derivatives(self.predict(theta).T, self.model.y, (0, 1, 2))
         loss, slope, curvature = (weight_terms(omega, part) for part in parts)
@@ -181,11 +181,11 @@ class WideModel:
             curvature.T,
         )
 
-    def predict(self, theta: ParamLanes) -> Float[Array, "units lanes"]:
+    def predict(self, theta: ParamLanes) -> Float[NumpyArray, "units lanes"]:
         """Linear predictors of every row."""
         shift = self.model.offset
         return self.x @ theta + (
-            shift[:, None] if isinstance(shift, Array) and shift.ndim else shift
+            shift[:, None] if isinstance(shift, NumpyArray) and shift.ndim else shift
         )
 
 
@@ -271,7 +271,7 @@ def _settle(wide_model: WideModel, rows: RefitRows, start: Points, steps: int) -
     return WideRefit(theta, predict(theta, np.arange(count)), before, first, converged)
 
 
-def held_losses(model: Predictors, rows: RefitRows, eta: Array) -> LaneEntries:
+def held_losses(model: Predictors, rows: RefitRows, eta: NumpyArray) -> LaneEntries:
     """Losses of held rows at their predictors, zero where not scored."""
     y = model.y[rows.units(len(model.y))]
     return np.where(rows.held, model.unit_loss.derivatives(eta, y, (0,))[0], 0.0)
@@ -349,7 +349,7 @@ def alone(fit: Fit, rows: RefitRows) -> bool:
     return rows.index.shape[1] == 1 and bool((rows.weight <= 1).all()) and by_probes(fit)
 
 
-def _light(count: Int[Array, " params"]) -> Bool[Array, " params"]:
+def _light(count: Int[NumpyArray, " params"]) -> Bool[NumpyArray, " params"]:
     """Mark the columns with fewest entries, which A uses."""
     order = np.argsort(count, kind="stable")
     out = np.zeros(len(count), bool)
@@ -376,7 +376,7 @@ class ProbedLeverages(NamedTuple):
     """
 
     h: PerUnit
-    without: Float[Array, "groups units"]
+    without: Float[NumpyArray, "groups units"]
     spread: PerUnit
     known_units: Selection
     exact: PerSelected
@@ -483,7 +483,7 @@ class Probes:
         """Rows that lose their whole weight."""
         return LeftOut(units, self.wide_model.omega[units])
 
-    def step(self, h: Array, rows: LeftOut) -> TwoArrays:
+    def step(self, h: NumpyArray, rows: LeftOut) -> TwoArrays:
         """Predictor η after one step, and its length λ; NaN where no curvature is left."""
         model = self.wide_model
         omega = model.omega[rows.units]
@@ -494,12 +494,12 @@ class Probes:
         eta = model.eta[rows.units] + h * slope / kept_share
         return eta, np.abs(slope) * np.sqrt(h / kept_share)
 
-    def loss(self, eta: Array, units: Selection) -> Array:
+    def loss(self, eta: NumpyArray, units: Selection) -> NumpyArray:
         """Losses of some rows at their predictors."""
         model = self.wide_model.model
         return model.unit_loss.derivatives(eta, model.y[units], (0,))[0]
 
-    def losses(self, h: Array, rows: LeftOut) -> Array:
+    def losses(self, h: NumpyArray, rows: LeftOut) -> NumpyArray:
         """Losses f(h) of some rows."""
         return self.loss(self.step(h, rows)[0], rows.units)
 
@@ -618,7 +618,7 @@ def refit_by_probes(
     inaccurate = inaccurate[largest_first(error[inaccurate])][:most]
     if inaccurate.size:
         exact = exactly(fit, rows.take(inaccurate))
-        losses[inaccurate] = cast(Array, exact.scores)[:, 0]
+        losses[inaccurate] = cast(NumpyArray, exact.scores)[:, 0]
         error[inaccurate] = exact.error
         result[inaccurate] = exact.result
     settled = np.union1d(np.flatnonzero(itself), inaccurate)

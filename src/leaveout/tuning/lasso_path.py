@@ -39,6 +39,7 @@ from numpy.random import default_rng
 
 from .._runtime import (
     Indices,
+    NumpyArray,
     ParamColumns,
     ParamRows,
     SubsetValues,
@@ -66,9 +67,8 @@ from ..plans import Plan
 from ..refit import OWN_HESSIAN_BELOW, PathRefit
 from .ridge_path import PerAlpha, applies as is_least_squares
 
-Array = np.ndarray
-Columns = Float[Array, "some cols"]
-PathPoints = Float[Array, "alphas params"]
+Columns = Float[NumpyArray, "some cols"]
+PathPoints = Float[NumpyArray, "alphas params"]
 # active columns beyond which a sample of rows gives the errors of losses, and float32 the leverages
 SAMPLED_ACTIVE_COLUMNS = 250
 # sampled rows; factor on their result; rounding of float32
@@ -159,7 +159,9 @@ class StandardisedColumns:
         )[1].T
         return theta
 
-    def shift_back(self, theta: Float[Array, "*alphas params"]) -> Float[Array, "*alphas params"]:
+    def shift_back(
+        self, theta: Float[NumpyArray, "*alphas params"]
+    ) -> Float[NumpyArray, "*alphas params"]:
         """Return θ of the columns before they were centred."""
         return theta - np.multiply.outer(theta @ self.mean, self.free)
 
@@ -175,8 +177,8 @@ class PathRun:
     def __init__(
         self,
         rows: StandardisedColumns,
-        indices: Int[Array, " alphas"],
-        a: Array,
+        indices: Int[NumpyArray, " alphas"],
+        a: NumpyArray,
         ridge: float,
         sign: PathPoints,
     ):
@@ -238,7 +240,9 @@ class PathRun:
         out[self.active[:last]] = self.backward(np.eye(last)[:, first:])
         return out
 
-    def schur_root(self, columns: Int[Array, " more"], size: int) -> Float[Array, "params more"]:
+    def schur_root(
+        self, columns: Int[NumpyArray, " more"], size: int
+    ) -> Float[NumpyArray, "params more"]:
         """Compute W of some columns beside the first active ones; NaN if they are dependent."""
         gram = self.rows.gram
         out = np.zeros((len(self.rows.gram), len(columns)))
@@ -289,10 +293,10 @@ class Change(NamedTuple):
 
     root: ParamColumns
     sign: SubsetValues
-    ends: Int[Array, " alphas"]
+    ends: Int[NumpyArray, " alphas"]
     replaces_all: bool
 
-    def squares(self, rows: StandardisedColumns, rough: bool) -> Float[Array, "some units"]:
+    def squares(self, rows: StandardisedColumns, rough: bool) -> Float[NumpyArray, "some units"]:
         """Compute (XW)² of every column of W, in float32 if that is accurate enough."""
         data = rows.single if rough else rows.x
         used = np.flatnonzero(self.root.any(1))
@@ -358,7 +362,9 @@ class LassoMinimum:
         self.gradient = run.gradient[k]
         self.inactive = np.setdiff1d(np.arange(len(self.theta)), self.active)
 
-    def sample_moves(self, sample: SampledProducts, t: PerUnit) -> tuple[Array, Array, UnitFlags]:
+    def sample_moves(
+        self, sample: SampledProducts, t: PerUnit
+    ) -> tuple[NumpyArray, NumpyArray, UnitFlags]:
         """Compute the result of `left_out` for all rows from a sample: a row's move is about b₁ t +
         b₂ t |t|.
 
@@ -408,7 +414,7 @@ class LassoMinimum:
             np.zeros(len(t), bool),
         )
 
-    def left_out(self, sample: SampledProducts | None) -> tuple[Array, Array, UnitFlags]:
+    def left_out(self, sample: SampledProducts | None) -> tuple[NumpyArray, NumpyArray, UnitFlags]:
         """Compute the residual of every row from a refit without it, its error, and whether that is
         proved.
         """
@@ -472,7 +478,7 @@ class LassoMinimum:
         count = len(self.residual) + len(self.rows.gram) + 16
         return count * UNIT * (linalg.norm(self.coef) * self.rows.length + np.abs(self.rows.y))
 
-    def _distance(self, root: Float[Array, "some some"]) -> tuple[Vector, float]:
+    def _distance(self, root: Float[NumpyArray, "some some"]) -> tuple[Vector, float]:
         """Bound rounding errors of the gradient, and the distance of the coefficients from the
         minimiser in the norm of A.
         """
@@ -493,8 +499,8 @@ class LassoMinimum:
 
     def _moves(
         self,
-        data: Array,
-        t: Array,
+        data: NumpyArray,
+        t: NumpyArray,
         joining: ThreeArrays,
         leaving: TwoArrays,
     ) -> TwoArrays:
@@ -546,7 +552,9 @@ class LassoMinimum:
             )
         return move, size
 
-    def _within(self, level: Float[Array, " others"], least: Float[Array, " active"]) -> TwoArrays:
+    def _within(
+        self, level: Float[NumpyArray, " others"], least: Float[NumpyArray, " active"]
+    ) -> TwoArrays:
         """Return the other parameters whose gradient may reach a, and the active ones that may
         reach zero.
         """
@@ -556,13 +564,13 @@ class LassoMinimum:
 
 
 def _add_moves(
-    move: Array,
-    size: Array,
-    unit: Int[Array, " pairs"],
-    along: Array,
-    curvature: Array,
-    beyond: Array,
-    h: Array,
+    move: NumpyArray,
+    size: NumpyArray,
+    unit: Int[NumpyArray, " pairs"],
+    along: NumpyArray,
+    curvature: NumpyArray,
+    beyond: NumpyArray,
+    h: NumpyArray,
     side: float,
 ) -> None:
     """Add the moves of the residuals of rows by parameters that move by `beyond`/`curvature`.
@@ -582,8 +590,8 @@ def _add_moves(
 def _runs(
     rows: StandardisedColumns,
     indices: Indices,
-    a: Array,
-    ridge: Array,
+    a: NumpyArray,
+    ridge: NumpyArray,
     sign: PathPoints,
 ) -> list[PathRun]:
     """Split some α into runs of consecutive active sets.
@@ -610,8 +618,8 @@ def _runs(
 def _minima(
     rows: StandardisedColumns,
     indices: Indices,
-    a: Array,
-    ridge: Array,
+    a: NumpyArray,
+    ridge: NumpyArray,
     sign: PathPoints,
 ) -> list[PathRun]:
     """Return the converged minimisers at some α; an α without convergence is left out."""

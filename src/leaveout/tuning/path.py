@@ -25,6 +25,7 @@ from .._runtime import (
     Interrupted,
     Lines,
     NamedValues,
+    NumpyArray,
     Slow,
     StepResult,
     conventional,
@@ -73,7 +74,6 @@ from .ridge_path import applies, ridges
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = np.ndarray
 
 Model = Any  # lo.GLM, lo.Regression or lo.Cox
 Penalties = Any  # positive numbers, a sequence of penalties, or a mapping of them
@@ -96,7 +96,7 @@ class PathPoint:
     mean: float
     error: float
     choose_audits: Callable[[int], dict[int, str]]
-    start: dict[int, Array]
+    start: dict[int, NumpyArray]
     gradients: float
     repetitions: tuple[Repetition, ...] | None = None
     note: str = ""
@@ -701,7 +701,7 @@ def _estimate_points(
 
 def _seconds(
     objective: Model, penalties: list[AbstractPenalty]
-) -> Float[Array, "penalties params params"]:
+) -> Float[NumpyArray, "penalties params params"]:
     """Return ∇² of quadratic penalties."""
     features = objective.num_features
     params = objective.design.shape[1]
@@ -728,7 +728,7 @@ def _predictors(objective: Model, penalties: list[AbstractPenalty]) -> Predictor
 
 def _minimisers(
     objective: Model, model: Predictors, penalty_by_label: dict[Any, AbstractPenalty]
-) -> dict[Any, Array]:
+) -> dict[Any, NumpyArray]:
     """Minimise under each of many quadratic penalties by Newton's method side by side.
 
     It returns the penalties at which this converges and no direction is flat.
@@ -836,7 +836,7 @@ def _split_results(
     return points
 
 
-def _fit_at(objective: Model, theta: Array) -> Fit:
+def _fit_at(objective: Model, theta: NumpyArray) -> Fit:
     """Return the fit at given coefficients, none of which is flat."""
     objective, theta = at_zeros(objective, theta)
     return anchored_at(objective, as_stored(theta), "path", np.zeros((0, len(theta))))

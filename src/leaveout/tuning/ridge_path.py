@@ -17,14 +17,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg
 
+from .._runtime import NumpyArray
 from ..linalg import UNIT
 from ..models.glm import AbstractRegression, Squared
 from ..plans import Plan
 from ..refit import GROUP, OWN_HESSIAN_BELOW, PASS, PathRefit
 from ..validation.estimate import LOSS_ROUNDING as NEGLIGIBLE
 
-Array = np.ndarray
-PerAlpha = Float[Array, " alphas"]
+PerAlpha = Float[NumpyArray, " alphas"]
 
 
 def applies(objective: object) -> bool:
@@ -33,7 +33,7 @@ def applies(objective: object) -> bool:
         objective.loss_function, Squared
     ):
         return False
-    dense = isinstance(objective.design, Array)  # the principal axes are dense
+    dense = isinstance(objective.design, NumpyArray)  # the principal axes are dense
     return dense and objective.loss_function.self_concordance == 0 and objective.class_code is None
 
 
@@ -75,7 +75,7 @@ class _Axes:
         self.diagonal = np.diag(scatter) + self.center**2 / (self.share or 1.0)  # diagonal of XᵀΩX
 
     def step_error(
-        self, alpha: PerAlpha, inverse: Float[Array, "alphas features"], proved: bool
+        self, alpha: PerAlpha, inverse: Float[NumpyArray, "alphas features"], proved: bool
     ) -> PerAlpha:
         """Bound the relative errors of steps: ‖H − V(Λ + α)Vᵀ‖ times the largest (Λ + α)⁻¹, and
         rounding in each column.
@@ -130,7 +130,9 @@ def ridges(objective: AbstractRegression, alphas: PerAlpha, plan: Plan) -> PathR
     )
 
 
-def _leave_rows_out(axes: _Axes, alpha: PerAlpha, plan: Plan, proved: bool) -> tuple[Array, ...]:
+def _leave_rows_out(
+    axes: _Axes, alpha: PerAlpha, plan: Plan, proved: bool
+) -> tuple[NumpyArray, ...]:
     omega = axes.omega
     unit = plan.index
     in_order = np.array_equal(unit, np.arange(len(omega)))

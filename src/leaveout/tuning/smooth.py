@@ -54,6 +54,7 @@ from .._runtime import (
     Lines,
     ListedValues,
     NamedNumbers,
+    NumpyArray,
     Shape,
     TwoArrays,
     TwoCounts,
@@ -76,10 +77,9 @@ from ..validation.estimate import Estimate, PrintedResult, plus_minus
 from .hypergradient import loss_shares
 from .tune import LONGEST_STEP, descend_boxes
 
-Array = np.ndarray
-PerSmooth = Float[Array, " smooths"]
-SmoothPairs = Float[Array, "smooths smooths"]
-ParamPairs = Float[Array, "params params"]
+PerSmooth = Float[NumpyArray, " smooths"]
+SmoothPairs = Float[NumpyArray, "smooths smooths"]
+ParamPairs = Float[NumpyArray, "params params"]
 
 Method = Literal["NCV", "REML"]
 SMOOTHING_DIFFERENCE = 0.01  # step of the differences for second derivatives, in e-folds
@@ -122,7 +122,7 @@ class PenalisedRows:
         ]
         return np.exp(rho) * np.array(products)
 
-    def derivatives(self, eta: Array, orders: Shape, units: Any = slice(None)) -> ArrayTuple:
+    def derivatives(self, eta: NumpyArray, orders: Shape, units: Any = slice(None)) -> ArrayTuple:
         return self.loss.derivatives(eta, self.y[units], orders)
 
     def weighted(self, eta: PerUnit, orders: Shape) -> list[PerUnit]:
@@ -146,7 +146,7 @@ class SmoothingMinimum:
     root: ParamPairs
     logdet: float
 
-    def solve(self, v: Array) -> Array:
+    def solve(self, v: NumpyArray) -> NumpyArray:
         return self.root.T @ (self.root @ v)
 
 
@@ -157,7 +157,7 @@ def minimum(model: PenalisedRows, rho: PerSmooth, theta: Vector) -> SmoothingMin
     """
     penalty = model.penalty(rho)
 
-    def evaluate(theta: Array) -> tuple[Array, Array, Array, float]:
+    def evaluate(theta: NumpyArray) -> tuple[NumpyArray, NumpyArray, NumpyArray, float]:
         eta = model.eta(theta)
         with silence("all"):
             losses, slope, curvature = model.weighted(eta, (0, 1, 2))
@@ -198,7 +198,7 @@ def minimum(model: PenalisedRows, rho: PerSmooth, theta: Vector) -> SmoothingMin
     )
 
 
-def _factor(H: Array) -> Curvature:
+def _factor(H: NumpyArray) -> Curvature:
     """Factor a Hessian; raises IndefiniteHessianError if it is singular."""
     curvature = Curvature.of(H, 1e-13)
     if not curvature.definite:
@@ -224,7 +224,7 @@ class Neighbourhoods:
         q = self.model.x.shape[1]
         self.batches = list(self.plan._batches(2**18, q, q * q))
 
-    def without(self, units: Array) -> "Neighbourhoods":
+    def without(self, units: NumpyArray) -> "Neighbourhoods":
         """Return the criterion without some units, which have weight zero in every fit and are not
         scored.
         """
@@ -265,8 +265,8 @@ class Neighbourhoods:
         self,
         batch: Batch,
         solution: SmoothingMinimum,
-        rows: Array,
-        losses: Array,
+        rows: NumpyArray,
+        losses: NumpyArray,
         sums: "_CriterionSums",
     ) -> None:
         """Add a batch of refits."""
@@ -294,8 +294,8 @@ class Neighbourhoods:
         return out
 
     def _leave_out(
-        self, batch: Batch, solution: SmoothingMinimum, rows: Array
-    ) -> tuple[Array, Array, "_Metric"]:
+        self, batch: Batch, solution: SmoothingMinimum, rows: NumpyArray
+    ) -> tuple[NumpyArray, NumpyArray, "_Metric"]:
         """Return the units that refits leave out, their weight changes, and the curvature without
         them.
         """
@@ -320,7 +320,7 @@ class _CriterionSums:
 class _Metric:
     """`I + Σ weight z zᵀ` of every refit; IndefiniteHessianError if one is singular."""
 
-    def __init__(self, z: Float[Array, "refits width params"], weight: ListedValues):
+    def __init__(self, z: Float[NumpyArray, "refits width params"], weight: ListedValues):
         self.z = z
         self.low = z.shape[1] < z.shape[2]  # in as many dimensions as there are rows
         transposed = z.swapaxes(1, 2)
@@ -396,7 +396,7 @@ class RestrictedLikelihood:
         )
         return CriterionLook(value, model.along(rho, G - 0.5 * inverse))
 
-    def _penalty(self, rho: PerSmooth) -> tuple[float, Array, int]:
+    def _penalty(self, rho: PerSmooth) -> tuple[float, NumpyArray, int]:
         """Compute log|P|₊, its slope in P, and the rank, for each group of coefficients with common
         penalties.
         """
@@ -439,10 +439,10 @@ class NestedChoice(NamedTuple):
 class Choice(NamedTuple):
     """The first-order change of ρ̂ when a unit is left out, and the resulting change of θ̂."""
 
-    by_unit: Float[Array, "units smooths"]
-    by_rho: Float[Array, "smooths params"]
+    by_unit: Float[NumpyArray, "units smooths"]
+    by_rho: Float[NumpyArray, "smooths params"]
 
-    def moves(self, plan: Plan) -> Float[Array, "refits smooths"]:
+    def moves(self, plan: Plan) -> Float[NumpyArray, "refits smooths"]:
         """Compute the change of ρ̂ in each refit, at most two e-folds, beyond which a first-order
         change says little.
         """
@@ -457,7 +457,7 @@ class Second(NamedTuple):
 
     center: CriterionLook
     curvature: SmoothPairs
-    change: Float[Array, "units smooths"]
+    change: Float[NumpyArray, "units smooths"]
     sides: list[TwoArrays]
 
 
@@ -514,7 +514,7 @@ class Smoothing(PrintedResult):
     plan: Plan | None
     criterion: Any
     rho: PerSmooth
-    bounds: Float[Array, "smooths 2"]
+    bounds: Float[NumpyArray, "smooths 2"]
 
     @property
     def model(self) -> Additive:
@@ -703,7 +703,7 @@ class Smoothing(PrintedResult):
         return f"{text} ({self.nested.optimism:.2g} more, to first order{held})"
 
 
-def _inverse(curvature: SmoothPairs, free: Array) -> SmoothPairs:
+def _inverse(curvature: SmoothPairs, free: NumpyArray) -> SmoothPairs:
     """Invert the curvature among the free parameters.
 
     Flat directions, and those of negative curvature, get zero.
@@ -824,7 +824,7 @@ def _make_result(
     criterion,
     plan: Plan | None,
     result: CriterionMinimum,
-    bounds: Array,
+    bounds: NumpyArray,
 ) -> Smoothing:
     chosen = model.smoothed(np.exp(result.rho))
     theta = minimum(criterion.model, result.rho, criterion.theta).theta
@@ -855,12 +855,12 @@ def data_of(model: Additive) -> PenalisedRows:
     return PenalisedRows(x, offset, y, weight, model.loss_function, penalty.matrices, penalty.spans)
 
 
-def _parameters(model: Additive) -> Array:
+def _parameters(model: Additive) -> NumpyArray:
 
     return np.asarray(model.parameters.start(0), float)
 
 
-def _bounds(data: PenalisedRows) -> Float[Array, "smooths 2"]:
+def _bounds(data: PenalisedRows) -> Float[NumpyArray, "smooths 2"]:
     """Return the bounds of ρ.
 
     There the penalty is negligible in its sharpest direction, or dominates in its flattest.
@@ -875,11 +875,11 @@ def _bounds(data: PenalisedRows) -> Float[Array, "smooths 2"]:
     return np.array(bounds)
 
 
-def _least(criterion, begin: Array, bounds: Array) -> CriterionMinimum:
+def _least(criterion, begin: NumpyArray, bounds: NumpyArray) -> CriterionMinimum:
     """Return the least value on the way down."""
     looks = list[CriterionLook]()
 
-    def look(rho: Array) -> tuple[float, Array, CriterionMinimum]:
+    def look(rho: NumpyArray) -> tuple[float, NumpyArray, CriterionMinimum]:
         looks.append(criterion(rho))
         return looks[-1].value, looks[-1].slope, CriterionMinimum(rho, looks[-1].value, "")
 
@@ -904,7 +904,7 @@ def _exactly(smoothing: Smoothing) -> Smoothing:
     criterion = smoothing._criterion_name()
     rho = smoothing.rho
 
-    def value(rho: Array) -> float:
+    def value(rho: NumpyArray) -> float:
         model = smoothing.model.smoothed(np.exp(rho))
         return cross_validate(
             fitted(model, smoothing.fit.parameters), criterion.plan, strategy=Exact(1e-10), audit=0

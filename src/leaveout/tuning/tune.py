@@ -42,6 +42,7 @@ from .._runtime import (
     NamedNumbers,
     NamedValues,
     NumberAndArray,
+    NumpyArray,
     PyTree,
     Rng,
     Slow,
@@ -80,7 +81,6 @@ from .path import path
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Array = np.ndarray
 Hyper = dict[str, Any]  # values, or ranges, by the name of the hyperparameter
 Sampler = Literal["gradient", "optuna", "path"]
 Space = Mapping[str, TwoNumbers | list[Any]]
@@ -167,10 +167,10 @@ class SearchEnd(NamedTuple):
     sampler: str
     reason: str
     estimate: Estimate | None = None
-    nested_trials: "tuple[tuple[Array, list[Trial | None]], ...]" = ()
+    nested_trials: "tuple[tuple[NumpyArray, list[Trial | None]], ...]" = ()
 
 
-def group_units(estimate: Estimate, rng: np.random.Generator) -> Array:
+def group_units(estimate: Estimate, rng: np.random.Generator) -> NumpyArray:
     """Assign a group to each unit, or to each refit of joint losses.
 
     Whole clusters, runs of a series, or random groups.
@@ -203,7 +203,7 @@ def sign(metric: AnyMetric | None) -> int:
 
 
 def measure_units(
-    metric: AnyMetric, fit: Fit, predictions: Predictions | None, units: Array
+    metric: AnyMetric, fit: Fit, predictions: Predictions | None, units: NumpyArray
 ) -> float:
     """Compute a metric of held-out predictions of some units, with a minus sign if more is better.
 
@@ -315,14 +315,14 @@ class Tuning(PrintedResult):
             ]
         )
 
-    def _least(self, trials: Sequence[Trial], units: Array) -> Trial | None:
+    def _least(self, trials: Sequence[Trial], units: NumpyArray) -> Trial | None:
         """The best trial by some of the units; None if these do not determine the criterion."""
         values = np.array([self._over(trial, units) for trial in trials])
         if np.isnan(values).all():
             return None
         return trials[int(np.nanargmin(values))]
 
-    def _excess(self, nested: Sequence[tuple[Array, Sequence[Trial | None]]]) -> float:
+    def _excess(self, nested: Sequence[tuple[NumpyArray, Sequence[Trial | None]]]) -> float:
         """Compute by how much trials chosen without a group exceed the best trial there, over draws
         of the groups.
         """
@@ -348,7 +348,7 @@ class Tuning(PrintedResult):
             trial for trial in self.all_trials if np.isfinite(trial.value) and not trial.message
         ]
 
-    def _over(self, trial: Trial, units: Array) -> float:
+    def _over(self, trial: Trial, units: NumpyArray) -> float:
         """Compute the criterion of a trial on some of the units."""
         assert trial.estimate is not None
         if self.metric is None:
@@ -503,7 +503,7 @@ class TrialStudy:
     trials: list[Trial] = field(default_factory=list)
     best: list[tuple[Trial, Fit]] = field(default_factory=list)  # at most one
     # score and response of the first estimate
-    measures: list[tuple[str, Array | None]] = field(default_factory=list)
+    measures: list[tuple[str, NumpyArray | None]] = field(default_factory=list)
 
     def add(self, trial: Trial, fit: Fit | None = None) -> Trial:
         self.trials.append(trial)
@@ -885,7 +885,9 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
     names = list(study.space)
     slopes = LossSlopes(study.build, names, smoothed_area if study.metric == "auc" else None)
 
-    def looks(x: Array, groups: Sequence[Array | None]) -> list[tuple[float, Array, Trial]]:
+    def looks(
+        x: NumpyArray, groups: Sequence[NumpyArray | None]
+    ) -> list[tuple[float, NumpyArray, Trial]]:
         """Fit at hyperparameters, and take the criterion over each group of units."""
         pairs = zip(study.space.items(), np.exp(x), strict=True)
         hyper = {name: float(np.clip(value, *ends)) for (name, ends), value in pairs}
@@ -923,7 +925,7 @@ def by_gradient(study: TrialStudy) -> SearchEnd:
         return max(estimate.scale if study.metric is None else len(estimate.losses) ** -0.5, 1e-300)
 
     def run(
-        begin: Array, among: Array | None, first=None, curvature: float = 0.0
+        begin: NumpyArray, among: NumpyArray | None, first=None, curvature: float = 0.0
     ) -> tuple[Trial, str]:
         """Descend by the criterion over the units `among`.
 
@@ -987,10 +989,10 @@ def _criterion_curvature(trials: Sequence[Trial], best: Trial) -> float:
 
 
 def descend_boxes(
-    evaluate: Callable[[Array], tuple[float, Array, Any]],
-    x: Array,
-    low: Array,
-    high: Array,
+    evaluate: Callable[[NumpyArray], tuple[float, NumpyArray, Any]],
+    x: NumpyArray,
+    low: NumpyArray,
+    high: NumpyArray,
     error: Callable[[Any], float],
     most: int | None = None,
     fine: float = 1.0,
@@ -1006,9 +1008,9 @@ def descend_boxes(
     as small. `curvature` is that at the start, if a minimum is near: first steps are no longer than
     Newton's, and no tail is suspected.
     """
-    seen: dict[bytes, tuple[float, Array, Any]] = {}
+    seen: dict[bytes, tuple[float, NumpyArray, Any]] = {}
 
-    def look(x: Array) -> NumberAndArray:
+    def look(x: NumpyArray) -> NumberAndArray:
         if x.tobytes() not in seen:
             if len(seen) == most:
                 raise _NoTrialLeft
@@ -1038,7 +1040,7 @@ def descend_boxes(
                     "maxcor": 20,
                 }
 
-                def leave(x: Array, box: TwoArrays = box) -> None:
+                def leave(x: NumpyArray, box: TwoArrays = box) -> None:
                     """Stop where the slope out of the box is all that matters."""
                     slope = look(x)[1]
                     out = ((x <= box[0]) & (box[0] > low) & (slope > 0)) | (
@@ -1086,7 +1088,8 @@ def by_path(study: TrialStudy) -> SearchEnd:
         names = [part for part in vars(first) if part not in ("penalty", "loss_function")]
         parts: Any = [(vars(first)[part], vars(model).get(part)) for part in names]
         alike = all(
-            a is b or (np.array_equal(a, b) if isinstance(a, Array) else a == b) for a, b in parts
+            a is b or (np.array_equal(a, b) if isinstance(a, NumpyArray) else a == b)
+            for a, b in parts
         )
         losses = [repr(getattr(objective, "loss_function", "")) for objective in (first, model)]
         if type(first) is not type(model) or not alike or losses[0] != losses[1]:

@@ -16,7 +16,7 @@ import scipy
 from jaxtyping import Int
 from numpy import linalg
 
-from .._runtime import ArrayFunction, PerDirection, Slow, StepResult, silence, steps
+from .._runtime import ArrayFunction, NumpyArray, PerDirection, Slow, StepResult, silence, steps
 from ..models.glm import kinks
 from ..objectives import (
     Matrix,
@@ -34,7 +34,6 @@ from ..optimize.least_norm import least_norm
 from .estimate import Estimate, Repetition
 from .scoring import HeldOutLoss
 
-Array = np.ndarray
 SHARE = 0.1  # share of the operations of a call
 REPEATING = 30  # approximate number of gradients of one repetition
 TRIFLE = 2e8  # operations that take a tenth of a second or less
@@ -47,9 +46,9 @@ def foremost_by_reason(
     refits: RefitNumbers,
     move: PerRefit,
     error: PerRefit,
-    is_proved: Array,
+    is_proved: NumpyArray,
     number: int,
-) -> list[Int[Array, " number"]]:
+) -> list[Int[NumpyArray, " number"]]:
     """Return the positions of the foremost refits by each of `REASONS`, estimated errors before
     proved ones.
 
@@ -66,7 +65,7 @@ def foremost_by_reason(
     ]
 
 
-def _foremost(key: PerRefit, first: RefitFlags, number: int) -> Int[Array, " number"]:
+def _foremost(key: PerRefit, first: RefitFlags, number: int) -> Int[NumpyArray, " number"]:
     """Return the positions of the largest keys, those marked `first` before all others.
 
     Only these are sorted.
@@ -246,7 +245,7 @@ def _solve_least_squares(fit: Fit, weights: PerUnit) -> tuple[Vector, bool] | No
     return coef, clear
 
 
-def repeat_refit(loss: HeldOutLoss, start: dict[int, Array], refit: int) -> StepResult:
+def repeat_refit(loss: HeldOutLoss, start: dict[int, NumpyArray], refit: int) -> StepResult:
     """Repeat one refit: descend from its candidate to its minimiser, and return the losses there
     and their places.
     """
@@ -273,7 +272,7 @@ def repeat_refit(loss: HeldOutLoss, start: dict[int, Array], refit: int) -> Step
 
 
 def repeat_refits(
-    loss: HeldOutLoss, estimate: Estimate, chosen: dict[int, str], start: dict[int, Array]
+    loss: HeldOutLoss, estimate: Estimate, chosen: dict[int, str], start: dict[int, NumpyArray]
 ) -> tuple[Repetition, ...]:
     """Repeat the chosen refits exactly.
 

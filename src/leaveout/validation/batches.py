@@ -19,6 +19,7 @@ from .._runtime import (
     FloatArray,
     Interrupted,
     NamedArrays,
+    NumpyArray,
     SettledBy,
     Slow,
     StepResult,
@@ -54,8 +55,6 @@ from ..refit import (
 from .estimate import Estimate, PrintedTexts
 from .scoring import HeldOutLoss, NamedScore, scores
 
-Array = np.ndarray
-
 # operations of one gradient of every refit from which cores and workers share the batches
 PARALLEL_OPERATIONS = 1e7
 PARTS = 16  # least number of batches that are shared
@@ -80,13 +79,13 @@ class Collected(NamedTuple):
     refits: StepResult
     entries: StepResult
 
-    def with_losses(self, name: str, losses: Array) -> "Collected":
+    def with_losses(self, name: str, losses: NumpyArray) -> "Collected":
         """Add losses of the units of each refit, or joint ones."""
         if losses.ndim == 1:
             return self._replace(refits=self.refits | {name: losses})
         return self._replace(entries=self.entries | {name: losses})
 
-    def arrays(self, held: Array) -> StepResult:
+    def arrays(self, held: NumpyArray) -> StepResult:
         """The arrays of a step; `held` marks the entries that are scored."""
         entries = {ENTRY + name: values[held] for name, values in self.entries.items()}
         return {"held": held, **self.refits, **entries}
@@ -137,8 +136,8 @@ class Refitter:
 
     fit: Fit
     refit: AbstractRefit
-    scale: Array
-    number: Array
+    scale: NumpyArray
+    number: NumpyArray
     judge: bool
     collect: Collect
 
@@ -153,7 +152,9 @@ class Refitter:
         rows, outcome = fill_undetermined(self.fit, batch.rows, outcome)
         return self.collect(batch._replace(rows=rows), outcome).arrays(rows.held)
 
-    def _sample_errors(self, rows: RefitRows, outcome: RefitBatch, judged: Array) -> RefitBatch:
+    def _sample_errors(
+        self, rows: RefitRows, outcome: RefitBatch, judged: NumpyArray
+    ) -> RefitBatch:
         """Return refits with the errors of those that are `judged`; the others have NaN."""
         error = np.full(len(judged), np.nan)
         proved = np.zeros(len(judged), bool)
@@ -171,7 +172,7 @@ class Refitter:
         return replace(outcome, error=error, proved=proved, result=result, gradients=gradients)
 
 
-def infinite_if_unknown(outcome: RefitBatch) -> Array:
+def infinite_if_unknown(outcome: RefitBatch) -> NumpyArray:
     """Return the errors, infinite where they could not be computed, as NaN is for errors that were
     not asked for.
     """

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .._runtime import NamedValues, pd
+from .._runtime import NamedValues, NumpyArray, pd
 from ..linalg import DenseDesign, Predictors, SourcedDesign, SparseDesign
 from ..models.glm import GLM, kinks, losses
 from ..optimize import Fit
 from ..plans import Plan
 
-Array = np.ndarray
 CLAIM = "In each fold, the sum over its held-out rows of |loss - loss of the exact refit| is at most its error."
 
 
@@ -50,7 +49,7 @@ def named_loss(loss: losses.AbstractLoss) -> NamedValues | None:
 
 
 def certify(
-    fit: Fit | None, plan: Plan, values: Array, error: Array, proved: Array
+    fit: Fit | None, plan: Plan, values: NumpyArray, error: NumpyArray, proved: NumpyArray
 ) -> "tuple[dict, pd.DataFrame]":
     """Return what a certificate says, and the table of the data that it is about."""
     if fit is None:
@@ -118,7 +117,7 @@ def certify(
         "labels": labels,
     }
     penalty = model.penalty
-    if not isinstance(penalty, Array):
+    if not isinstance(penalty, NumpyArray):
         penalty = penalty.toarray()
     diagonal = np.diag(penalty)
     if np.array_equal(penalty, np.diag(diagonal)):
@@ -150,7 +149,7 @@ def certify(
 
 
 def _folds(
-    model: Predictors, plan: Plan, values: Array, error: Array, proved: Array
+    model: Predictors, plan: Plan, values: NumpyArray, error: NumpyArray, proved: NumpyArray
 ) -> list[NamedValues]:
     """Return the claim on each proved refit.
 

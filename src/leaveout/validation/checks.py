@@ -27,6 +27,7 @@ from numpy.random import default_rng
 from .._runtime import (
     RESULTS,
     Indices,
+    NumpyArray,
     Strings,
     TwoNumbers,
     TwoTexts,
@@ -43,8 +44,6 @@ from ..plans import Plan, RefitRows
 from .held_out_predictions import repeats
 from .scoring import predictions
 from .standard_errors import independent
-
-Array = np.ndarray
 
 ROWS = 200_000  # largest number of rows that are compared with one another
 VALUES = 10  # least number of values of a column that measures something; fewer are kinds
@@ -251,7 +250,7 @@ def of_losses(
 
 def of_refits(
     flagged: Indices,
-    result: Int[Array, " refits"],
+    result: Int[NumpyArray, " refits"],
     plan: Plan,
     strategy: str = "",
 ) -> list[Check]:
@@ -336,7 +335,7 @@ def _check_copies(fit: Fit, plan: Plan) -> str:
 
 
 def _one_column_apart(
-    columns: list[PerUnit], rows: Int[Array, " kinds"], equal_share: float
+    columns: list[PerUnit], rows: Int[NumpyArray, " kinds"], equal_share: float
 ) -> float:
     """Estimate the share of pairs that are equal by chance from those that differ in one column
     alone, as scores do.
@@ -421,11 +420,11 @@ def _check_units(fit: Fit, plan: Plan) -> str:
     )
 
 
-def _standardised(columns: list[PerUnit]) -> Float[Array, "units columns"]:
+def _standardised(columns: list[PerUnit]) -> Float[NumpyArray, "units columns"]:
     return np.stack([(column - column.mean()) / max(column.std(), 1e-300) for column in columns], 1)
 
 
-def _nearest_pairs(columns: list[PerUnit]) -> Int[Array, "2 pairs"]:
+def _nearest_pairs(columns: list[PerUnit]) -> Int[NumpyArray, "2 pairs"]:
     """Pair rows that are nearest to one another, of many rows a sample.
 
     Among equal rows chance decides.
@@ -442,7 +441,7 @@ def _nearest_pairs(columns: list[PerUnit]) -> Int[Array, "2 pairs"]:
 
 
 def _correlation(
-    residuals: PerUnit, first: Int[Array, " pairs"], second: Int[Array, " pairs"]
+    residuals: PerUnit, first: Int[NumpyArray, " pairs"], second: Int[NumpyArray, " pairs"]
 ) -> TwoNumbers:
     """Return the correlation of the residuals of pairs, and its standard error under no
     correlation.

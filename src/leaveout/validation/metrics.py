@@ -47,6 +47,7 @@ from .._runtime import (
     BoolArray,
     FloatArray,
     NamedValues,
+    NumpyArray,
     PerRow,
     Strings,
     TwoNumbers,
@@ -56,8 +57,6 @@ from .._runtime import (
 from ..linalg import AnyShape
 from ..models.glm import BERNOULLI
 from ..objectives import LOG_DENSITY, Units
-
-Array = np.ndarray
 
 Metric = Literal[
     "auc", "accuracy", "brier", "mse", "mae", "log_loss", "rmse", "mape", "pinball", "poisson_deviance", "gamma_deviance", "r2",
@@ -162,7 +161,7 @@ class Mean(AbstractFunctional):
     function: Callable[[FloatArray, FloatArray], NDArray]
     by_fit: bool = False
 
-    def records(self, y: AnyShape, prediction: AnyShape) -> Float[Array, "fits rows"]:
+    def records(self, y: AnyShape, prediction: AnyShape) -> Float[NumpyArray, "fits rows"]:
         """Compute losses of many fits `[fits, rows]` from predictions `[fits, rows, ...]`.
 
         Y is `[rows]` or `[fits, rows]`.
@@ -345,7 +344,7 @@ class Concordance(AbstractFunctional):
 
 def ordered_pairs(
     y: FloatArray, first: FloatArray, later: FloatArray, weight: FloatArray
-) -> Float[Array, "2 rows"]:
+) -> Float[NumpyArray, "2 rows"]:
     """Sum the weights of each unit's pairs in order, and of its comparable ones, given risks as the
     first and as the later.
 
@@ -588,7 +587,7 @@ class Measure:
         ]
         return float(np.mean(moves)) * len(rows) if moves else 0.0
 
-    def losses(self, y: AnyShape, prediction: AnyShape) -> Float[Array, "fits rows"]:
+    def losses(self, y: AnyShape, prediction: AnyShape) -> Float[NumpyArray, "fits rows"]:
         """Return the losses of the rows for many fits, given predictions `[fits, rows, ...]`, for a
         mean over rows.
         """
@@ -841,7 +840,7 @@ def areas(ranking: Ranking, positive: NDArray, weight: NDArray) -> FloatArray:
     return dot(hit, ranking.sum_below(miss)) / (hit.sum(1) * miss.sum(1))
 
 
-def area(positive: Array, predictions: Array, weight: Array) -> FloatArray:
+def area(positive: NumpyArray, predictions: NumpyArray, weight: NumpyArray) -> FloatArray:
     """Return the contribution of each unit to the area under the ROC curve of two classes.
 
     A unit contributes the share of the other class that it is ranked above, scaled so that the mean

@@ -14,13 +14,11 @@ still not be the global minimiser.
 import numpy as np
 from jaxtyping import Float
 
-from .._runtime import ParamColumns, cached_on
+from .._runtime import NumpyArray, ParamColumns, cached_on
 from ..linalg import Lanes, LaneState, Proposal, iterate
 from ..objectives import Functions, RefitFlags, RefitPoints, float64, function, functions, runs
 from ..optimize import LARGE_NUM_PARAMETERS, SAME_MINIMUM, START_ROUNDING, Fit, LocalQuadratic
 from ..plans import RefitRows
-
-Array = np.ndarray
 
 # gradients from each minimum: for every refit, and for those that may be lower there
 LOOK = 4
@@ -35,15 +33,15 @@ class Root:
     def __init__(self, scale: ParamColumns):
         self.scale = scale
 
-    def whiten(self, gradient: RefitPoints) -> Float[Array, "refits some"]:
+    def whiten(self, gradient: RefitPoints) -> Float[NumpyArray, "refits some"]:
         return gradient @ self.scale
 
-    def unwhiten(self, u: Float[Array, "refits some"]) -> RefitPoints:
+    def unwhiten(self, u: Float[NumpyArray, "refits some"]) -> RefitPoints:
         return u @ self.scale.T
 
 
 @cached_on
-def _other_minima(fit: Fit) -> list[tuple[Array, Root | None]]:
+def _other_minima(fit: Fit) -> list[tuple[NumpyArray, Root | None]]:
     """List the other minima, raveled, with whitening coordinates at each.
 
     The coordinates are None, for those of the fit, if the Hessian is too large or not positive
@@ -126,7 +124,7 @@ def _promising(fit: Fit, rows: RefitRows) -> RefitFlags:
 
 
 def _descend(
-    F: Functions, scale: LocalQuadratic | Root, start: RefitPoints, lanes: Array, most: int
+    F: Functions, scale: LocalQuadratic | Root, start: RefitPoints, lanes: NumpyArray, most: int
 ) -> LaneState:
     """Take steps down from `start` for some refits, by at most so many gradients."""
     resolved_fall = 1e-12  # predicted fall, relative to F, that float64 does not resolve
@@ -141,6 +139,6 @@ def _descend(
     return iterate(look, propose, start[lanes], most=most, shrink=0.25)[0]
 
 
-def _fall(length: Array) -> Array:
+def _fall(length: NumpyArray) -> NumpyArray:
     """Fall of F that steps of these lengths predict."""
     return 0.5 * length**2

@@ -23,6 +23,7 @@ from ...developer import (
     IntArray,
     MakeArray,
     NamedValues,
+    NumpyArray,
     Slow,
     StepResult,
     call_traced,
@@ -59,11 +60,9 @@ from .importance import (
 )
 from .posterior import Places, Posterior, batch_means
 
-Array = np.ndarray
-
 SMOOTHED_WEIGHTS = 2**17  # weights that are smoothed together, 1 MiB
-FoldPlaces = Float[Array, "folds places"]
-PerPlace = Float[Array, " places"]
+FoldPlaces = Float[NumpyArray, "folds places"]
+PerPlace = Float[NumpyArray, " places"]
 NO_DRAWS = np.zeros(2)  # influence of draws of its own on a fold that has none
 
 
@@ -72,12 +71,12 @@ class LogDensities(NamedTuple):
     and of those of this fold.
     """
 
-    value: Float[Array, " scores"]
-    influence: Float[Array, "scores batches"]
-    fold_influence: Float[Array, "scores fold_batches"]
+    value: Float[NumpyArray, " scores"]
+    influence: Float[NumpyArray, "scores batches"]
+    fold_influence: Float[NumpyArray, "scores fold_batches"]
 
     @property
-    def error(self) -> Float[Array, " scores"]:
+    def error(self) -> Float[NumpyArray, " scores"]:
         """Monte-Carlo standard error of each."""
         return np.hypot(error_of_batches(self.influence), error_of_batches(self.fold_influence))
 
@@ -105,13 +104,13 @@ class FoldResult(NamedTuple):
     units: LogDensities | None
     k: float
     max_k: float
-    influence: Array
+    influence: NumpyArray
     effective: float
     share: float
     change: float
     proposal: str
     draws: WeightedDraws
-    fold_influence: Array = NO_DRAWS
+    fold_influence: NumpyArray = NO_DRAWS
 
     @property
     def accepted(self) -> bool:
@@ -154,7 +153,7 @@ class FoldResult(NamedTuple):
         )
 
 
-def error_of_batches(means: Float[Array, "*sets batches"]) -> Any:
+def error_of_batches(means: Float[NumpyArray, "*sets batches"]) -> Any:
     """Standard error of estimates by their means over batches of draws."""
     return means.std(-1, ddof=1) / np.sqrt(means.shape[-1])
 
@@ -247,7 +246,7 @@ class FoldEstimator:
         k: int,
         theta: Places,
         log_weights: PerPlace,
-    ) -> tuple[Float[Array, " scored"], Float[Array, "scored places"]]:
+    ) -> tuple[Float[NumpyArray, " scored"], Float[NumpyArray, "scored places"]]:
         """Return weighted log means of p(y_n | θ), and their derivatives by the log weights of the
         places.
         """
@@ -278,7 +277,7 @@ class FoldEstimator:
         return normaliser(self.posterior)
 
     @cached_property
-    def moves(self) -> tuple[BoolArray, Array, Evaluation]:
+    def moves(self) -> tuple[BoolArray, NumpyArray, Evaluation]:
         """Which draws move to where the posterior has less density than at any draw, the places,
         and all folds there.
 
@@ -466,7 +465,9 @@ class FoldEstimator:
             return result._replace(draws=as_drawn.draws)
         return result
 
-    def resample(self, k: int, result: FoldResult, refit: Callable[[Array], Any]) -> FoldResult:
+    def resample(
+        self, k: int, result: FoldResult, refit: Callable[[NumpyArray], Any]
+    ) -> FoldResult:
         """Estimate a fold from draws of its own posterior, which the caller samples.
 
         Where the fold leaves out what it scores only, the draws of both posteriors give the ratio
@@ -585,7 +586,7 @@ class FoldEstimator:
         return FoldResult(units=units, draws=WeightedDraws(places, arrays["weight"]), **numbers)
 
     def resample_folds(
-        self, estimates: FoldEstimates, refit: Callable[[Array], Any]
+        self, estimates: FoldEstimates, refit: Callable[[NumpyArray], Any]
     ) -> FoldEstimates:
         """Estimate the folds that are not accepted from draws of their own posteriors, up to
         Ctrl-C.

@@ -24,6 +24,7 @@ from scipy.special import logsumexp
 from ... import Fit
 from ...developer import (
     Curvature,
+    NumpyArray,
     RefitUnits,
     TwoArrays,
     fit_pareto,
@@ -33,8 +34,6 @@ from ...developer import (
     whole,
 )
 from .posterior import CHECKED_DRAWS, Draws, Posterior, batch_means
-
-Array = np.ndarray
 
 # degrees of freedom of the t, whose tails are heavier than those of posteriors of more than a few
 # units
@@ -59,9 +58,9 @@ K_OF_SHARE = 1.4
 # difference of two estimates of one elpd from which on neither is; silent errors below it were 0.07
 # at most
 MAX_GAP = 0.1
-PerSet = Float[Array, " *sets"]
-SetDraws = Float[Array, "*sets draws"]
-SetPlaces = Float[Array, "*sets places"]
+PerSet = Float[NumpyArray, " *sets"]
+SetDraws = Float[NumpyArray, "*sets draws"]
+SetPlaces = Float[NumpyArray, "*sets places"]
 
 
 class WeightedDraws(NamedTuple):
@@ -72,7 +71,7 @@ class WeightedDraws(NamedTuple):
     """
 
     places: Callable[[], Draws]
-    weight: Float32[Array, " draws"]
+    weight: Float32[NumpyArray, " draws"]
 
     @property
     def theta(self) -> Draws:
@@ -99,7 +98,7 @@ def smooth(log_weights: SetDraws, efficiency: float) -> Smoothed:
     return Smoothed(sets.reshape(log_weights.shape), k.reshape(log_weights.shape[:-1]))
 
 
-def _smooth_tail(log_weights: Float[Array, " draws"], tail: int) -> float:
+def _smooth_tail(log_weights: Float[NumpyArray, " draws"], tail: int) -> float:
     """Smooth the largest of one set of weights in place, and return k̂.
 
     Weights that are equal to rounding need none.
@@ -136,7 +135,7 @@ def max_k(draws: int) -> float:
     return float(min(1 - 1 / np.log10(draws), MAX_K))
 
 
-def log_mean(log_values: Array) -> Array:
+def log_mean(log_values: NumpyArray) -> NumpyArray:
     """Logarithm of the mean of exponentials over the first axis."""
     top = log_values.max(0)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -154,7 +153,7 @@ class Normaliser(NamedTuple):
 
     value: PerSet
     k: PerSet
-    influence: Float[Array, "*sets batches"]
+    influence: Float[NumpyArray, "*sets batches"]
     effective: PerSet
     share: PerSet
 
@@ -202,7 +201,7 @@ def by_draw(values: SetPlaces, draws: int) -> SetDraws:
     return values.reshape(*values.shape[:-1], -1, draws).mean(-2)
 
 
-def means_of_batches(values: SetDraws, posterior: Posterior) -> Float[Array, "*sets batches"]:
+def means_of_batches(values: SetDraws, posterior: Posterior) -> Float[NumpyArray, "*sets batches"]:
     """Means over batches of draws."""
     return np.moveaxis(
         batch_means(np.moveaxis(values, -1, 0), posterior.chains, posterior.batches), 0, -1
@@ -212,19 +211,19 @@ def means_of_batches(values: SetDraws, posterior: Posterior) -> Float[Array, "*s
 class GaussianProposal(NamedTuple):
     """A Gaussian by its mean and the lower factor of its precision."""
 
-    mean: Array
-    factor: Array
+    mean: NumpyArray
+    factor: NumpyArray
 
     @property
     def log_det(self) -> float:
         """Logarithm of the determinant of the factor."""
         return float(np.log(np.diag(self.factor)).sum())
 
-    def map_from(self, other: "GaussianProposal", theta: Array) -> Array:
+    def map_from(self, other: "GaussianProposal", theta: NumpyArray) -> NumpyArray:
         """Map draws of another Gaussian to draws of this one."""
         return self.mean + self.unwhiten(other.factor.T @ (theta - other.mean).T).T
 
-    def log_student(self, theta: Array) -> Array:
+    def log_student(self, theta: NumpyArray) -> NumpyArray:
         """Logarithm of the density of the multivariate t about this Gaussian."""
         z = (theta - self.mean) @ self.factor
         size = len(self.mean)
@@ -244,12 +243,12 @@ class GaussianProposal(NamedTuple):
         )
         return self.mean + self.unwhiten(z.T).T
 
-    def unwhiten(self, z: Array) -> Array:
+    def unwhiten(self, z: NumpyArray) -> NumpyArray:
         """Map columns of standard normals to deviations from the mean."""
         return scipy.linalg.solve_triangular(self.factor, z, trans="T", lower=True)
 
 
-def about(draws: Array, weight: Array | None = None) -> GaussianProposal:
+def about(draws: NumpyArray, weight: NumpyArray | None = None) -> GaussianProposal:
     """Return the Gaussian of the moments of draws."""
     spread = np.atleast_2d(np.cov(draws.T, aweights=weight))
     gaussian = _gaussian(mean := np.average(draws, 0, weight), linalg.pinv(spread))
@@ -258,7 +257,7 @@ def about(draws: Array, weight: Array | None = None) -> GaussianProposal:
     return GaussianProposal(mean, np.diag(1 / draws.std(0)))
 
 
-def _gaussian(mean: Array, precision: Array) -> GaussianProposal | None:
+def _gaussian(mean: NumpyArray, precision: NumpyArray) -> GaussianProposal | None:
     curvature = Curvature.of(precision, 0.0)
     if curvature.definite and np.isfinite(mean).all():
         return GaussianProposal(mean, curvature.factor)
@@ -284,7 +283,7 @@ def gaussians_of_refits(posterior: Posterior, weights: RefitUnits) -> list[Gauss
     return [_gaussian(mean, precision) for mean, precision in zip(*moments, strict=True)]
 
 
-def _at_modes(fit: Fit, weights: Array) -> TwoArrays:
+def _at_modes(fit: Fit, weights: NumpyArray) -> TwoArrays:
     """Descend by Newton steps from the mode.
 
     Where they end need not be exact, as weights make up for it.
@@ -298,7 +297,7 @@ def _at_modes(fit: Fit, weights: Array) -> TwoArrays:
     return theta, F.hessian(theta, lanes)
 
 
-def _about_draws(posterior: Posterior, weights: Array) -> TwoArrays:
+def _about_draws(posterior: Posterior, weights: NumpyArray) -> TwoArrays:
     """Take one Newton step from the mean of the draws, by the change of F alone, from the precision
     of the draws.
 
@@ -340,7 +339,7 @@ def normaliser(posterior: Posterior) -> Normaliser | None:
     return None
 
 
-def bridge(ratio: Float[Array, " draws"], refit_ratio: Float[Array, " others"]) -> float:
+def bridge(ratio: Float[NumpyArray, " draws"], refit_ratio: Float[NumpyArray, " others"]) -> float:
     """Estimate A(w) from log ratios F(θ, 1) − F(θ, w) at draws of both posteriors (Meng and Wong,
     1996).
     """

@@ -32,6 +32,7 @@ from ...developer import (
     Indices,
     Lines,
     NamedArrays,
+    NumpyArray,
     PerUnit,
     PyTree,
     TwoArrays,
@@ -58,10 +59,8 @@ from ...validation import IndefiniteHessianError
 from .responses import DrawResponses
 from .sampled import Integrated, Sampled
 
-Array = np.ndarray
-
-Draws = Float[Array, "draws params"]
-Places = Float[Array, "places params"]
+Draws = Float[NumpyArray, "draws params"]
+Places = Float[NumpyArray, "places params"]
 # batches of draws, as few as tell a variance to a tenth, so that they are long beside the memory of
 # most chains
 BATCHES = 50
@@ -146,14 +145,14 @@ class Posterior(AbstractPosterior):
     draws: Draws
     chains: int
     like: Any
-    unconstrain: Callable[[str, NamedArrays], Array]
-    named: Callable[[Array], Any]
+    unconstrain: Callable[[str, NamedArrays], NumpyArray]
+    named: Callable[[NumpyArray], Any]
     names: list[str]
     known_fit: Fit | None = None
     note: str = ""
     score: str = LOG_LIKELIHOOD
-    constant: float | Array = 0.0
-    response: Array | None = None
+    constant: float | NumpyArray = 0.0
+    response: NumpyArray | None = None
     simulate: DrawResponses | None = None
     simulate_by: Callable[[AnyFunction], DrawResponses] | None = None
 
@@ -182,7 +181,7 @@ class Posterior(AbstractPosterior):
         return None
 
     @cached_property
-    def value(self) -> Float[Array, " draws"]:
+    def value(self) -> Float[NumpyArray, " draws"]:
         """F(θ, 1) at every draw."""
         return self.values(self.draws)
 
@@ -208,7 +207,7 @@ class Posterior(AbstractPosterior):
         return self.objective.predictors
 
     @float64
-    def values(self, theta: Draws, weights: PerUnit | None = None) -> Array:
+    def values(self, theta: Draws, weights: PerUnit | None = None) -> NumpyArray:
         """Evaluate F(·, w) at many θ.
 
         Parameters
@@ -228,7 +227,9 @@ class Posterior(AbstractPosterior):
         return self.evaluate(theta, weights, np.zeros(0, int))[0]
 
     @float64
-    def values_without(self, theta: Places, away: sparse.csr_array) -> Float[Array, "sets places"]:
+    def values_without(
+        self, theta: Places, away: sparse.csr_array
+    ) -> Float[NumpyArray, "sets places"]:
         """Evaluate F at many θ, each without some sets of units.
 
         Losses of blocks of units are used where they are known and leave as a whole.
@@ -276,7 +277,7 @@ class Posterior(AbstractPosterior):
             values[:, zero] = self._values_of_infinite(theta[zero], share)
         return values
 
-    def _values_of_infinite(self, theta: Array, share: sparse.csr_array) -> Array:
+    def _values_of_infinite(self, theta: NumpyArray, share: sparse.csr_array) -> NumpyArray:
         """Evaluate F without some sets of blocks where some blocks have no density."""
         losses = self.values_and_losses(theta, np.arange(share.shape[1]))[1]
         never = ~np.isfinite(losses)
@@ -288,7 +289,7 @@ class Posterior(AbstractPosterior):
         )
         return np.where(never.sum(1) > (share == 1).astype(float) @ never.T, np.inf, values)
 
-    def _values_of_sets(self, theta: Array, weights: Array) -> Array:
+    def _values_of_sets(self, theta: NumpyArray, weights: NumpyArray) -> NumpyArray:
         """Evaluate F at many θ, each with some sets of weights, `[sets, places]`."""
         sets, place = np.unique(weights, axis=0, return_inverse=True)
         if not isinstance(self.objective, AbstractClosedForm):
@@ -303,7 +304,7 @@ class Posterior(AbstractPosterior):
     @float64
     def values_and_losses(
         self, theta: Draws, blocks: Indices
-    ) -> tuple[Float[Array, " draws"], Float[Array, "draws some"]]:
+    ) -> tuple[Float[NumpyArray, " draws"], Float[NumpyArray, "draws some"]]:
         """Evaluate F(·, 1) and the losses of some blocks of units at many θ, in one pass;
         `block_losses` says if there are any.
 
@@ -326,7 +327,7 @@ class Posterior(AbstractPosterior):
         constant = np.broadcast_to(self.constant, self.objective.num_units)[blocks]
         return value, losses * (1.0 if weight is None else np.asarray(weight)[blocks]) + constant
 
-    def evaluate(self, theta: Array, weights: Array, blocks: Array) -> TwoArrays:
+    def evaluate(self, theta: NumpyArray, weights: NumpyArray, blocks: NumpyArray) -> TwoArrays:
         """Evaluate F(·, w), and the losses of some blocks as the objective counts them."""
         objective = self.objective
         losses = np.zeros((len(theta), 0))
@@ -344,12 +345,12 @@ class Posterior(AbstractPosterior):
             value, losses = self._by_program(theta, weights, blocks)
         return np.fmin(value, np.inf) + constant, losses
 
-    def _by_program(self, theta: Array, weights: Array, blocks: Array) -> TwoArrays:
+    def _by_program(self, theta: NumpyArray, weights: NumpyArray, blocks: NumpyArray) -> TwoArrays:
         """Evaluate F and the losses of some blocks by few programs of JAX."""
         objective = self.objective
         n = objective.num_units
         index = None
-        columns: Array | slice = slice(len(blocks))
+        columns: NumpyArray | slice = slice(len(blocks))
         if isinstance(objective, Sampled):
             columns = blocks  # of all blocks, whose losses F is made of
         elif blocks.size:
@@ -365,12 +366,14 @@ class Posterior(AbstractPosterior):
         value, losses = (np.concatenate(part)[: len(theta)] for part in zip(*pieces, strict=True))
         return value, losses
 
-    def _parts(self, theta: Array) -> ArrayList:
+    def _parts(self, theta: NumpyArray) -> ArrayList:
         """Split many θ into parts whose densities fit into memory."""
         size = max(1, CAPACITY // self.objective.num_units)
         return np.split(theta, range(size, len(theta), size))
 
-    def _of_predictors(self, theta: Array, weights: Array, units: Array) -> TwoArrays:
+    def _of_predictors(
+        self, theta: NumpyArray, weights: NumpyArray, units: NumpyArray
+    ) -> TwoArrays:
         """Evaluate F and the losses of some units of a model of linear predictors."""
         model = self._predictors
         omega, kappa = model.weigh(weights[None])
@@ -426,7 +429,7 @@ class Posterior(AbstractPosterior):
         return np.arange(self.objective.num_units)
 
     @cached_property
-    def block_losses(self) -> Float[Array, "draws blocks"] | None:
+    def block_losses(self) -> Float[NumpyArray, "draws blocks"] | None:
         """−log density of every block of units at every draw; None if F has no such terms.
 
         F(θ, w) must differ from F(θ, 1) by the losses of units that leave, which is tried at two
@@ -466,7 +469,7 @@ class Posterior(AbstractPosterior):
         return losses
 
     @property
-    def unit_losses(self) -> Float[Array, "draws units"] | None:
+    def unit_losses(self) -> Float[NumpyArray, "draws units"] | None:
         """−log p(y_n | θ) of every unit at every draw.
 
         None if units depend on one another given θ.
@@ -476,7 +479,7 @@ class Posterior(AbstractPosterior):
             return losses
         return None
 
-    def losses_at(self, theta: Places, units: Indices) -> Float[Array, "places some"]:
+    def losses_at(self, theta: Places, units: Indices) -> Float[NumpyArray, "places some"]:
         """Evaluate −log p(y_n | θ) of some units at many θ, where `unit_losses` are known.
 
         Parameters
@@ -558,7 +561,7 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     away = draws[rows] - draws[rows].mean(0)
     product = away * slope
 
-    def error(values: Array) -> Array:
+    def error(values: NumpyArray) -> NumpyArray:
         """Monte-Carlo standard error of means over draws, by batches of successive draws."""
         means = batch_means(values, posterior.chains)
         return np.maximum(means.std(0, ddof=1) / np.sqrt(len(means)), 1e-12)
@@ -587,7 +590,9 @@ def check_posterior(caller: str, posterior: Posterior) -> Posterior:
     return posterior
 
 
-def batch_means(values: Float[Array, "draws ..."], chains: int, batches: int = BATCHES) -> Array:
+def batch_means(
+    values: Float[NumpyArray, "draws ..."], chains: int, batches: int = BATCHES
+) -> NumpyArray:
     """Means over successive batches of draws, `[batches, ...]`.
 
     The last draws of a chain may be left over.

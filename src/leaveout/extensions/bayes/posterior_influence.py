@@ -8,11 +8,17 @@ import numpy as np
 import pandas as pd
 
 from ... import leave_one_out
-from ...developer import ArrayFunction, PlanLike, call_traced, leaves_of, map_arrays, plan_reader
+from ...developer import (
+    ArrayFunction,
+    NumpyArray,
+    PlanLike,
+    call_traced,
+    leaves_of,
+    map_arrays,
+    plan_reader,
+)
 from .fold_estimator import FoldEstimator, FoldResult
 from .posterior import Posterior
-
-Array = np.ndarray
 
 
 def posterior_influence(
@@ -35,7 +41,7 @@ def posterior_influence(
     results = estimates.results
     values_at_draws = watch(posterior.draws)
 
-    def fold_moments(fold: FoldResult) -> Array:
+    def fold_moments(fold: FoldResult) -> NumpyArray:
         """Moments by the draws of a fold."""
         theta = fold.draws.theta
         values = values_at_draws
@@ -67,7 +73,7 @@ def posterior_influence(
     return table.assign(**columns).set_index(plan.refit_names)
 
 
-def _moments(values: Array, weight: Array) -> Array:
+def _moments(values: NumpyArray, weight: NumpyArray) -> NumpyArray:
     """Mean and standard deviation of weighted columns, `[2, columns]`."""
     share = weight / weight.sum(dtype=np.float64)
     mean = share @ values

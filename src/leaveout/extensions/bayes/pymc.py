@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...developer import NamedValues, conventional, float64, jax, unravel
+from ...developer import NamedValues, NumpyArray, conventional, float64, jax, unravel
 from .coordinates import read_draws
 from .posterior import Posterior
 from .responses import draw_effects
 from .sampled_model import SampledModel, densities_by_name, unit_variable
-
-Array = np.ndarray
 
 
 @conventional
@@ -144,7 +142,9 @@ def from_pymc(
     ).posterior(caller, read_draws(caller, draws), integrate)
 
     @float64
-    def simulate(theta: Array, units: Array, weights: Array, rng: np.random.Generator) -> Array:
+    def simulate(
+        theta: NumpyArray, units: NumpyArray, weights: NumpyArray, rng: np.random.Generator
+    ) -> NumpyArray:
         """Draw responses by PyMC itself."""
         effects = draw_effects(posterior.objective, posterior.like, theta, weights, rng)
         effect_by_name = lambda z: {effect: z} if effect else {}

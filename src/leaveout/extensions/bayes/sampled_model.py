@@ -13,6 +13,7 @@ from ...developer import (
     Arrays,
     NamedArrays,
     NamedValues,
+    NumpyArray,
     PyTree,
     Shape,
     codes,
@@ -29,8 +30,6 @@ from .coordinates import NamedDraws, coordinate_names, listed, pick_draws
 from .posterior import Posterior, check_posterior
 from .responses import draw_by_jax
 from .sampled import Conditional, Integrated, Sampled
-
-Array = np.ndarray
 
 # evenly spaced places over 24 standard deviations, which tell integrals of several modes
 PLACES = 401
@@ -73,7 +72,7 @@ class SampledModel:
     densities: Callable[[str | None], Callable[..., Conditional]]
     data: Any = ()
     note: str = ""
-    response: Array | None = None
+    response: NumpyArray | None = None
     draw_responses: Callable[[Any, Any], Any] | None = None
 
     def posterior(
@@ -87,7 +86,7 @@ class SampledModel:
         )
 
         @float64
-        def to_theta(caller: str, draws: NamedArrays) -> Array:
+        def to_theta(caller: str, draws: NamedArrays) -> NumpyArray:
             variables = free(caller, draws)
             leaves = [
                 np.reshape(variables[name], (len(variables[name]), -1))
@@ -97,7 +96,7 @@ class SampledModel:
             return np.concatenate(leaves, 1).astype(float)
 
         @float64
-        def to_parameters(u: Array) -> Any:
+        def to_parameters(u: NumpyArray) -> Any:
             parameters = jax.vmap(lambda v: self.constrain(unravel(v, like) | start))(u)
             return vector_or_names(
                 {name: np.asarray(leaf) for name, leaf in parameters.items() if name != effect}
@@ -174,7 +173,9 @@ def effect_name(caller: str, integrate: Any, latent: set[str]) -> str | None:
     return next(iter(integrated), None)
 
 
-def _places(caller: str, groups: ArrayLike, effect: str, shape: Shape, num_units: int) -> Array:
+def _places(
+    caller: str, groups: ArrayLike, effect: str, shape: Shape, num_units: int
+) -> NumpyArray:
     """Return the place of each unit's effect among the effects."""
     code, levels = codes(caller, "integrate", groups)
     place = code
@@ -200,7 +201,7 @@ def _places(caller: str, groups: ArrayLike, effect: str, shape: Shape, num_units
 
 
 def _check_groups(
-    caller: str, effect: str, objective: Integrated, place: Array, theta: PyTree
+    caller: str, effect: str, objective: Integrated, place: NumpyArray, theta: PyTree
 ) -> None:
     """ValueError unless densities of units and effects depend on the effect of their own group
     alone, and the prior on none.
@@ -289,7 +290,7 @@ def _check_integrals(
         )
 
 
-def _conditionals(objective: Integrated, theta: PyTree, z: Array) -> Conditional:
+def _conditionals(objective: Integrated, theta: PyTree, z: NumpyArray) -> Conditional:
     """Evaluate the densities at some places of all effects, by one program."""
     conditional = _all_conditionals(objective, theta, np.resize(z, (PLACES, z.shape[1])))
     return Conditional(*(np.asarray(values)[: len(z)] for values in conditional))

@@ -18,6 +18,7 @@ from ...developer import (
     LaneEntries,
     NamedArrays,
     NumberAndArray,
+    NumpyArray,
     PerUnit,
     Points,
     State,
@@ -31,8 +32,6 @@ from ...developer import (
 from ...models import AbstractClosedForm, Units
 from .coordinates import pick_draws, read_draws
 from .posterior import Posterior, check_posterior
-
-Array = np.ndarray
 
 
 class StanDensity(AbstractClosedForm):
@@ -54,7 +53,7 @@ class StanDensity(AbstractClosedForm):
     def units(self) -> Units:
         return Units(score=LOG_LIKELIHOOD)
 
-    def _log_lik(self, theta: Array) -> PerUnit:
+    def _log_lik(self, theta: NumpyArray) -> PerUnit:
         try:
             return self.model.param_constrain(
                 theta, include_tp=True, include_gq=True, rng=self.rng
@@ -62,7 +61,7 @@ class StanDensity(AbstractClosedForm):
         except RuntimeError:  # Stan's, where a parameter is out of its domain
             return np.full(len(self.places), -np.inf)
 
-    def _evaluate(self, theta: Array, reduction: Array) -> NumberAndArray:
+    def _evaluate(self, theta: NumpyArray, reduction: NumpyArray) -> NumberAndArray:
         """Evaluate F, infinite where it has no value, and the gradient of the model's own term."""
         with suppress(RuntimeError):
             density, gradient = self.model.log_density_gradient(np.ascontiguousarray(theta))
@@ -71,7 +70,7 @@ class StanDensity(AbstractClosedForm):
                 return value, -gradient
         return np.inf, np.zeros_like(theta)
 
-    def _left_out(self, theta: Array, reduction: Array) -> float:
+    def _left_out(self, theta: NumpyArray, reduction: NumpyArray) -> float:
         """Sum the log densities of the units that leave."""
         if reduction.any():
             return float(reduction[reduction != 0] @ self._log_lik(theta)[reduction != 0])
@@ -93,8 +92,8 @@ class StanDensity(AbstractClosedForm):
         return value, slope, None
 
     def values(
-        self, theta: Points, weights: Float[Array, "sets units"]
-    ) -> Float[Array, "places sets"]:
+        self, theta: Points, weights: Float[NumpyArray, "sets units"]
+    ) -> Float[NumpyArray, "places sets"]:
         return np.array(
             [[self._evaluate(point, reduction)[0] for reduction in 1 - weights] for point in theta]
         )
@@ -103,8 +102,8 @@ class StanDensity(AbstractClosedForm):
         self,
         theta: Points,
         weights: Weights,
-        index: Int[Array, "lanes width"],
-        held: Bool[Array, "lanes width"],
+        index: Int[NumpyArray, "lanes width"],
+        held: Bool[NumpyArray, "lanes width"],
         state: State = None,
     ) -> LaneEntries:
         all_losses = np.stack([-self._log_lik(point) for point in theta])
@@ -167,7 +166,7 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
     # the last entry of an array tells its shape
     shapes = {name: tuple(map(int, index)) for name, *index in labels}
 
-    def to_theta(caller: str, draws: NamedArrays) -> Array:
+    def to_theta(caller: str, draws: NamedArrays) -> NumpyArray:
         draws = pick_draws(caller, draws, shapes)
         columns = [
             np.moveaxis(draws[name], 0, -1)[tuple(int(k) - 1 for k in index)]
@@ -175,7 +174,7 @@ def from_stan(model: Any, draws: Any, *, log_lik: str = "log_lik") -> Posterior:
         ]
         return np.stack([model.param_unconstrain(row) for row in np.stack(columns, 1)])
 
-    def to_parameters(u: Array) -> NamedArrays:
+    def to_parameters(u: NumpyArray) -> NamedArrays:
         columns = np.stack([model.param_constrain(np.ascontiguousarray(point)) for point in u]).T
         names = [name + (f"[{','.join(index)}]" if index else "") for name, *index in labels]
         return dict(zip(names, columns, strict=True))

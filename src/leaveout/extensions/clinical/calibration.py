@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import Estimate, Exact, Fit, Plan
-from ...developer import Lines, conventional, float64, floats, reader_for, record, share
+from ...developer import Lines, NumpyArray, conventional, float64, floats, reader_for, record, share
 from .held_out_rows import HeldOutRows, held_out_rows
 from .internal_validation import (
     REFIT_TOL,
@@ -31,7 +31,6 @@ from .internal_validation import (
 )
 from .performance import Continuous, PerformanceTable, curve, regression
 
-Array = np.ndarray
 Smoother = Literal["spline", "lowess"]
 CURVE_POINTS = 50  # points of a curve
 BEYOND = 5  # predictions at each end that the curve leaves out, as rms does
@@ -81,8 +80,8 @@ class Calibration(PerformanceTable):
     """
 
     curve: pd.DataFrame
-    predicted: Array
-    outcome: Array
+    predicted: NumpyArray
+    outcome: NumpyArray
     smoother: str
     time: float | None
     note: str
@@ -241,8 +240,8 @@ def calibration(
 
 
 def _resampled(
-    rows: HeldOutRows, plan: Plan, grid: Array, smoother: str
-) -> Float[Array, "2 resamples points"]:
+    rows: HeldOutRows, plan: Plan, grid: NumpyArray, smoother: str
+) -> Float[NumpyArray, "2 resamples points"]:
     """Return the curves of resamples on their own rows, and on all.
 
     NaN where a curve does not reach.

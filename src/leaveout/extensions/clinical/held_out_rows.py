@@ -22,8 +22,6 @@ from ...developer import (
 from .internal_validation import REFIT_TOL, Validation, over_resamples
 from .performance import NO_RISKS, AbstractPerformance, Continuous, PerRow, Survival, performance
 
-Array = np.ndarray
-
 
 @record
 class HeldOutRows:
@@ -61,7 +59,7 @@ class HeldOutRows:
         return scipy.special.expit(self.score)
 
     @property
-    def clusters(self) -> Array | None:
+    def clusters(self) -> np.ndarray | None:
         """The cluster of every unit, if units are in clusters."""
         return None if self.plan is None else self.plan.clusters
 

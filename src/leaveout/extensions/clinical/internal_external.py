@@ -23,6 +23,7 @@ from ...developer import (
     AbstractRefit,
     Lines,
     NamedNumbers,
+    NumpyArray,
     conventional,
     float64,
     reader_for,
@@ -45,7 +46,6 @@ from .performance import (
 )
 from .pooling import Tau2, pool
 
-Array = np.ndarray
 # rows of a centre from which a standard error is known to a quarter of itself; fewer are not pooled
 POOLED_ROWS = 10
 # of the scale on which measures are pooled
@@ -270,7 +270,7 @@ def internal_external(
     strategy = strategy_of("internal_external", strategy, Exact(REFIT_TOL))
     plan = reader_for("internal_external", fit).match(groups_of(centres))
     # in the order of the fit's units
-    label, names = (cast(Array, column) for column in (plan.clusters, plan.labels))
+    label, names = (cast(NumpyArray, column) for column in (plan.clusters, plan.labels))
     by_centre = {Binary: _binary, Survival: _survival, Continuous: _linear}[type(measure)]
     counts = measure.weights.weigh
 
@@ -280,7 +280,7 @@ def internal_external(
         for k in range(len(refits)):
             prediction = (
                 predictions[k]
-                if isinstance(predictions, Array)
+                if isinstance(predictions, NumpyArray)
                 else tuple(part[k] for part in predictions)
             )
             if (members := (held[k] > 0) & counts).any():
@@ -339,7 +339,7 @@ class Rows(NamedTuple):
 
 
 @silence("all")
-def _binary(measure: Binary, eta: PerRow, members: Array) -> NamedNumbers:
+def _binary(measure: Binary, eta: PerRow, members: NumpyArray) -> NamedNumbers:
     x = eta[members]
     y = measure.y[members]
     w = measure.case[members]
@@ -368,7 +368,7 @@ def _binary(measure: Binary, eta: PerRow, members: Array) -> NamedNumbers:
 
 
 @silence("all")
-def _survival(measure: Survival, prediction: Any, members: Array) -> NamedNumbers:
+def _survival(measure: Survival, prediction: Any, members: NumpyArray) -> NamedNumbers:
     eta = prediction[0]
     w = np.where(members, measure.case, 0.0)
     risk = measure.risk[members]
@@ -389,7 +389,7 @@ def _survival(measure: Survival, prediction: Any, members: Array) -> NamedNumber
 
 
 @silence("all")
-def _linear(measure: Continuous, mean: PerRow, members: Array) -> NamedNumbers:
+def _linear(measure: Continuous, mean: PerRow, members: NumpyArray) -> NamedNumbers:
     x = mean[members]
     y = measure.y[members]
     w = measure.case[members]

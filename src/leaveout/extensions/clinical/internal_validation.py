@@ -52,6 +52,7 @@ from ...developer import (
     CollectedColumns,
     File,
     Lines,
+    NumpyArray,
     PerUnit,
     PlanLike,
     RefitBatch,
@@ -79,7 +80,6 @@ from ...developer import (
 )
 from .performance import AbstractPerformance, PerformanceTable, PerRefit, performance, scale
 
-Array = np.ndarray
 Method = Literal["bootstrap", ".632", ".632+", "crossvalidation"]
 METHODS = get_args(Method)
 DEFAULT_FOLDS = {"crossvalidation": 10}  # number of folds; of the others:
@@ -486,7 +486,7 @@ def bootstrap_of_cases(caller: str, cases: PerUnit, number: int, seed: int) -> P
 
 # refits, their θ, their weights `[refits, units]`, and the share of each unit that they leave out
 # and score, to arrays with a row for each of these refits
-RefitRowsOf = Callable[[Array, Array, Array, Array], StepResult]
+RefitRowsOf = Callable[[NumpyArray, NumpyArray, NumpyArray, NumpyArray], StepResult]
 
 
 class Resampled(NamedTuple):
@@ -565,7 +565,12 @@ def left_out_shares(plan: Plan) -> PerRefit:
 
 @silence("invalid")
 def _corrected(
-    orig: pd.Series, train: Array, tested: Array, plan: Plan, method: str, gamma: pd.Series
+    orig: pd.Series,
+    train: NumpyArray,
+    tested: NumpyArray,
+    plan: Plan,
+    method: str,
+    gamma: pd.Series,
 ) -> pd.DataFrame:
     """Average the measures over the resamples that define them, and correct the apparent ones."""
     apparent = orig.to_numpy()
@@ -623,8 +628,8 @@ def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) 
 @silence("all")
 def interval(
     value: float,
-    train: Float[Array, " resamples"],
-    on_all: Float[Array, " resamples"],
+    train: Float[NumpyArray, " resamples"],
+    on_all: Float[NumpyArray, " resamples"],
     bounds: TwoNumbers,
     quantile: float,
 ) -> Any:

@@ -41,6 +41,7 @@ from ...developer import (
     Lines,
     NamedNumbers,
     NamedValues,
+    NumpyArray,
     PerRow,
     PrintedTable,
     Proposal,
@@ -67,10 +68,9 @@ from ...developer import (
     without_values,
 )
 
-Array = np.ndarray
-PerPoint = Float[Array, " points"]
-Points = Float[Array, "refits rows"]
-PerRefit = Float[Array, " refits"]
+PerPoint = Float[NumpyArray, " points"]
+Points = Float[NumpyArray, "refits rows"]
+PerRefit = Float[NumpyArray, " refits"]
 Measures = dict[str, PerRefit]
 NEWTON_STEPS = 30  # steps of a recalibration, which takes five, before it counts as separated
 NEWTON_TOL = 1e-8  # last step of Newton's method, whose square is then rounding
@@ -165,14 +165,14 @@ class AbstractPerformance(abc.ABC):
         """Return E_max and E_avg by each curve, for one refit."""
         return {}
 
-    def no_information(self, prediction: Any, weights: Float[Array, "1 rows"]) -> NamedNumbers:
+    def no_information(self, prediction: Any, weights: Float[NumpyArray, "1 rows"]) -> NamedNumbers:
         """Measure predictions that are paired with outcomes at random, by permutations of them."""
         rng = np.random.default_rng(0)
         shuffles = 50
         orders = (rng.permutation(len(self.case)) for _ in range(shuffles))
         permuted = lambda order: (
             prediction[:, order]
-            if isinstance(prediction, Array)
+            if isinstance(prediction, NumpyArray)
             else tuple(part[:, order] for part in prediction)
         )
         draws = [self(permuted(order), weights, False) for order in orders]
@@ -327,12 +327,12 @@ def gini(x: Points, w: Points) -> PerRefit:
 
 @silence("all")
 def logistic(
-    Z: Float[Array, "columns refits rows"],
+    Z: Float[NumpyArray, "columns refits rows"],
     y: Points,
     w: Points,
     offset: Any = 0.0,
     tol: float = NEWTON_TOL,
-) -> tuple[Float[Array, "refits columns"], Float[Array, "refits columns columns"]]:
+) -> tuple[Float[NumpyArray, "refits columns"], Float[NumpyArray, "refits columns columns"]]:
     """Fit small logistic regressions by Newton's method; return coefficients and Hessians, NaN
     where there is no minimum.
 
@@ -380,13 +380,13 @@ def logistic(
 
 
 def regression(
-    Z: Float[Array, "rows columns"],
+    Z: Float[NumpyArray, "rows columns"],
     y: PerRow,
     w: PerRow,
     label: Any,
     linear: bool,
     offset: Any = 0.0,
-) -> tuple[Float[Array, " columns"], Float[Array, "columns columns"]]:
+) -> tuple[Float[NumpyArray, " columns"], Float[NumpyArray, "columns columns"]]:
     """Regress outcomes on a few columns.
 
     Return coefficients and their covariance, a sandwich over labels if there are any.
@@ -426,7 +426,7 @@ def curve(
     linear: bool,
     label: Any = None,
     z: float = np.nan,
-) -> Float[Array, "3 points"]:
+) -> Float[NumpyArray, "3 points"]:
     """Return the curve at some predictions, and the ends of its band of ± z standard errors on the
     scale of η.
     """
@@ -476,7 +476,9 @@ def lowess_curve(p: PerRow, y: PerRow, w: PerRow, grid: PerPoint) -> PerPoint:
     return np.interp(grid, level, np.where(alone, mean, smooth[first]), left=np.nan, right=np.nan)
 
 
-def spline_basis(eta: AnyShape, knots: Float[Array, " knots"]) -> Float[Array, "... columns"]:
+def spline_basis(
+    eta: AnyShape, knots: Float[NumpyArray, " knots"]
+) -> Float[NumpyArray, "... columns"]:
     """Return a column of ones, η, and the restricted cubic splines of η, which are linear beyond
     the outer knots.
     """
@@ -493,7 +495,7 @@ def spline_basis(eta: AnyShape, knots: Float[Array, " knots"]) -> Float[Array, "
     )
 
 
-def spline_knots(eta: PerRow, w: PerRow) -> Float[Array, " knots"]:
+def spline_knots(eta: PerRow, w: PerRow) -> Float[NumpyArray, " knots"]:
     """Return the knots: quantiles of the linear predictor that differ, or its ends."""
     knots = np.unique(np.quantile(eta, KNOTS, weights=w, method="inverted_cdf"))
     if len(knots) > 2:
@@ -529,8 +531,8 @@ class Continuous(AbstractPerformance):
 
 
 def times_and_grid(
-    caller: str, times: Any, died: Float[Array, " deaths"], last: float
-) -> tuple[Float[Array, " times"], Float[Array, " grid"]]:
+    caller: str, times: Any, died: Float[NumpyArray, " deaths"], last: float
+) -> tuple[Float[NumpyArray, " times"], Float[NumpyArray, " grid"]]:
     """Return the times at which survival is measured, by default quartiles of those of events, and
     where it is integrated.
     """
@@ -668,7 +670,7 @@ class Survival(AbstractPerformance):
             measures |= self._until_times(eta, base, weights)
         return _finite(measures)
 
-    def _until_times(self, eta: Points, base: Array, weights: Points) -> Measures:
+    def _until_times(self, eta: Points, base: NumpyArray, weights: Points) -> Measures:
         G_own, G_grid = self.censoring(weights, self.grid)
         last = self.censoring.time <= self.times[-1]
         uno = [np.where(last & (g > 0), self.y / np.where(g > 0, g, 1.0) ** 2, 0.0) for g in G_own]
@@ -717,8 +719,8 @@ class Censoring:
         self.at_level = time[self.order[self.begin]]
 
     def __call__(
-        self, weights: Points, times: Float[Array, " times"]
-    ) -> tuple[Points, Float[Array, "refits times"]]:
+        self, weights: Points, times: Float[NumpyArray, " times"]
+    ) -> tuple[Points, Float[NumpyArray, "refits times"]]:
         mass = np.add.reduceat(weights[:, self.order], self.begin, axis=1)
         at_risk = np.cumsum(mass[:, ::-1], 1)[:, ::-1]
         leave = np.where(self.level % 2 == 1, mass, 0.0)
@@ -748,7 +750,7 @@ def kaplan_meier_influence(time: PerRow, event: PerRow, weight: PerRow, until: f
     return alive + np.where(np.isfinite(past), alive * past * weight.sum(), 0.0)
 
 
-def concordance(risk: Float[Array, "rows facts"], eta: PerRow, w: PerRow) -> float:
+def concordance(risk: Float[NumpyArray, "rows facts"], eta: PerRow, w: PerRow) -> float:
     """Compute the concordance of some weighted units; NaN if no pair is comparable."""
     members = w > 0
     member_risk = risk[members]

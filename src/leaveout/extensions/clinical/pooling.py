@@ -19,8 +19,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import stats
 
-Array = np.ndarray
-PerCentre = Float[Array, " centres"]
+PerCentre = Float[np.ndarray, " centres"]
 Tau2 = Literal["REML", "DL"]
 
 

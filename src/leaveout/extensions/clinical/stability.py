@@ -28,8 +28,6 @@ from .held_out_rows import held_out_rows
 from .internal_validation import REFIT_TOL, over_resamples, resamples
 from .performance import Continuous, PerformanceTable
 
-Array = np.ndarray
-
 
 @record
 class Stability(PerformanceTable):
@@ -75,7 +73,7 @@ class Stability(PerformanceTable):
     """
 
     units: pd.DataFrame
-    predictions: Array
+    predictions: np.ndarray
     result: pd.Series
     time: float | None
 

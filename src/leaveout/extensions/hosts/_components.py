@@ -31,6 +31,7 @@ from ...developer import (
     ArrayList,
     LaneEntries,
     Names,
+    NumpyArray,
     PerLane,
     PerUnit,
     Points,
@@ -52,9 +53,8 @@ from ...developer import (
 )
 from ...models import Parameters, Units
 
-Array = np.ndarray
-LaneWeights = Float[Array, "lanes features targets"]
-LaneFeatures = Float[Array, "lanes features"]
+LaneWeights = Float[NumpyArray, "lanes features targets"]
+LaneFeatures = Float[NumpyArray, "lanes features"]
 # share of a column's squares below which those of a fold have lost digits, and are summed over its
 # rows
 LOST_SPREAD = 1e-4
@@ -68,11 +68,13 @@ class CrossProducts(NamedTuple):
     all rows.
     """
 
-    x: Float[Array, "units features"]
-    y: Float[Array, "units targets"]
-    gram: Float[Array, "features features"] | None  # not formed if there are more columns than rows
-    cross: Float[Array, "features targets"]
-    squares: tuple[Float[Array, " features"], Float[Array, " targets"]]
+    x: Float[NumpyArray, "units features"]
+    y: Float[NumpyArray, "units targets"]
+    gram: (
+        Float[NumpyArray, "features features"] | None
+    )  # not formed if there are more columns than rows
+    cross: Float[NumpyArray, "features targets"]
+    squares: tuple[Float[NumpyArray, " features"], Float[NumpyArray, " targets"]]
 
 
 class Moments(NamedTuple):
@@ -82,19 +84,19 @@ class Moments(NamedTuple):
     """
 
     total: PerLane
-    mean: tuple[LaneFeatures, Float[Array, "lanes targets"]]
+    mean: tuple[LaneFeatures, Float[NumpyArray, "lanes targets"]]
     cross: LaneWeights
     times: ArrayFunction
-    formed: Callable[[], Float[Array, "lanes features features"]]
-    squares: tuple[LaneFeatures, Float[Array, "lanes targets"]]
-    rows: Float[Array, "rows features"] | None = None
+    formed: Callable[[], Float[NumpyArray, "lanes features features"]]
+    squares: tuple[LaneFeatures, Float[NumpyArray, "lanes targets"]]
+    rows: Float[NumpyArray, "rows features"] | None = None
 
 
 class AbstractComponents(AbstractSolved):
     """Linear regression on components of the columns; subclasses write `directions`."""
 
-    design: Float[Array, "units features"]
-    y: Float[Array, "units targets"]
+    design: Float[NumpyArray, "units features"]
+    y: Float[NumpyArray, "units targets"]
     names: Strings = static()
     scales: bool = static()  # whether each fold divides its columns by their spread
     flat: bool = static()  # whether there is one target, without an axis of its own
@@ -108,7 +110,7 @@ class AbstractComponents(AbstractSolved):
         caller = type(self).__name__
         self.labels, X, y = match_labels(caller, X=X, y=y)
         rows, self.names = design(caller, X, False)
-        if not isinstance(rows, Array):
+        if not isinstance(rows, NumpyArray):
             raise TypeError(
                 f"{caller}: X must be a dense array in memory; give X.toarray(), if it is not too large for that."
             )
@@ -138,7 +140,7 @@ class AbstractComponents(AbstractSolved):
 
     def solve(
         self,
-        index: Int[Array, "lanes width"],
+        index: Int[NumpyArray, "lanes width"],
         weight: LaneEntries,
         changed: bool = False,
     ) -> Points:
@@ -223,18 +225,25 @@ class AbstractComponents(AbstractSolved):
         return np.ravel(standard_coef) * np.sqrt(len(self.design))
 
     def losses(
-        self, theta: Points, weights: Weights, index: Array, held: Array, state: State = None
-    ) -> Array:
+        self,
+        theta: Points,
+        weights: Weights,
+        index: NumpyArray,
+        held: NumpyArray,
+        state: State = None,
+    ) -> NumpyArray:
         units = np.minimum(index, self.num_units - 1)
         return 0.5 * np.sum((self.y[units] - self._predict(theta, units)) ** 2, -1)
 
     def predictions(
-        self, theta: Points, weights: Weights, index: Array, kind: str, state: State = None
-    ) -> Array:
+        self, theta: Points, weights: Weights, index: NumpyArray, kind: str, state: State = None
+    ) -> NumpyArray:
         values = self._predict(theta, np.minimum(index, self.num_units - 1))
         return values[..., 0] if self.flat else values
 
-    def _predict(self, theta: Points, index: Array) -> Float[Array, "lanes width targets"]:
+    def _predict(
+        self, theta: Points, index: NumpyArray
+    ) -> Float[NumpyArray, "lanes width targets"]:
         _, _, middle, size = _origin(self)
         standard_coef = theta.reshape(len(theta), len(size), -1) / np.sqrt(self.num_units)
         x = _sums(self)[0].x[index]
@@ -306,7 +315,7 @@ class PartialLeastSquares(AbstractComponents):
         self.tol = tol
         self.max_iter = max_iter
 
-    def directions(self, moments: Moments, scale: Array) -> Array:
+    def directions(self, moments: Moments, scale: NumpyArray) -> NumpyArray:
         cross = moments.cross.copy()
         full_cross = moments.cross
         floor = EMPTY * linalg.norm(cross, axis=1).max(1)
@@ -333,7 +342,7 @@ class PartialLeastSquares(AbstractComponents):
             loadings.append(loading)
         return coef
 
-    def _weights(self, cross: LaneWeights, floor: PerLane) -> Array:
+    def _weights(self, cross: LaneWeights, floor: PerLane) -> NumpyArray:
         """Leading left singular vector of C by the power method, from the first target that is
         left; zero if none is.
         """
@@ -381,7 +390,7 @@ class PrincipalComponents(AbstractComponents):
     def by_rows(self) -> bool:
         return self.design.shape[1] > len(self.design)
 
-    def directions(self, moments: Moments, scale: Array) -> Array:
+    def directions(self, moments: Moments, scale: NumpyArray) -> NumpyArray:
         if moments.rows is None:
             power, axes = linalg.eigh(moments.formed() * scale[:, :, None] * scale[:, None, :])
             power = power[:, ::-1]
@@ -400,7 +409,9 @@ class PrincipalComponents(AbstractComponents):
         inverse = np.where(used[..., None], 1.0 / self._damped(np.where(used, power, 1.0)), 0.0)
         return axes @ (inverse * (axes.swapaxes(1, 2) @ moments.cross))
 
-    def _damped(self, power: Float[Array, "lanes axes"]) -> Float[Array, "lanes axes targets"]:
+    def _damped(
+        self, power: Float[NumpyArray, "lanes axes"]
+    ) -> Float[NumpyArray, "lanes axes targets"]:
         """Eigenvalues by which covariances are divided."""
         return power[..., None]
 
@@ -410,7 +421,7 @@ class SeveralTargets(PrincipalComponents):
     for each.
     """
 
-    ridge: Float[Array, " ..."]
+    ridge: Float[NumpyArray, " ..."]
 
     @float64
     def __init__(self, X: ArrayLike, y: ArrayLike, ridge: ArrayLike, *, cut: float, remark: str):
@@ -418,12 +429,14 @@ class SeveralTargets(PrincipalComponents):
         self.count = None
         self.ridge = as_stored(np.asarray(ridge, float))
 
-    def _damped(self, power: Float[Array, "lanes axes"]) -> Float[Array, "lanes axes targets"]:
+    def _damped(
+        self, power: Float[NumpyArray, "lanes axes"]
+    ) -> Float[NumpyArray, "lanes axes targets"]:
         return power[..., None] + self.ridge / _origin(self)[1].max() ** 2
 
 
 @cached_on
-def _origin(model: AbstractComponents) -> tuple[Array, ...]:
+def _origin(model: AbstractComponents) -> tuple[NumpyArray, ...]:
     """Mean and spread of each column and each target over all rows.
 
     The spread of a constant is one.
@@ -460,7 +473,9 @@ def _sums(model: AbstractComponents) -> tuple[CrossProducts, ...]:
     return tuple(sums)
 
 
-def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: LaneEntries) -> Moments:
+def _moments(
+    sums: CrossProducts, index: Int[NumpyArray, "lanes width"], delta: LaneEntries
+) -> Moments:
     """Moments of folds: those of all rows with what the weights of the listed rows change."""
     x = sums.x
     y = sums.y
@@ -480,7 +495,7 @@ def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: LaneE
     x_squares = sums.squares[0] + np.sum(x_change * x_rows, 1) - scaled * mean**2
     y_squares = sums.squares[1] + np.sum(delta[..., None] * y_rows**2, 1) - scaled * target**2
 
-    def times(v: Array) -> Array:
+    def times(v: NumpyArray) -> NumpyArray:
         product = (v @ x.T) @ x if gram is None else v @ gram
         return (
             product
@@ -488,7 +503,7 @@ def _moments(sums: CrossProducts, index: Int[Array, "lanes width"], delta: LaneE
             - scaled * np.sum(mean * v, 1, keepdims=True) * mean
         )
 
-    def formed() -> Array:
+    def formed() -> NumpyArray:
         full_gram = x.T @ x if gram is None else gram
         return (
             full_gram

@@ -17,10 +17,8 @@ import numpy as np
 import scipy.sparse
 
 from ... import CRF, Fit, penalties
-from ...developer import NamedArrays, NamedCounts, TwoTexts
+from ...developer import NamedArrays, NamedCounts, NumpyArray, TwoTexts
 from ._fit_at_host import fit_at_host
-
-Array = np.ndarray
 
 LIKELIHOOD_ALGORITHMS = "lbfgs", "l2sgd"  # algorithms that minimise a penalised likelihood
 
@@ -179,7 +177,7 @@ def _arrays(weights: Weights) -> tuple[NamedArrays, NamedArrays]:
 
 def _read(
     caller: str, attributes: NamedCounts, X: Sequence[Sequence[Any]]
-) -> tuple[scipy.sparse.csr_array, Array]:
+) -> tuple[scipy.sparse.csr_array, NumpyArray]:
     """Read the known attributes of all steps, one sentence after another, and the lengths of the
     sentences.
     """
@@ -216,7 +214,7 @@ def _read(
     ), np.array(lengths)
 
 
-def _codes(codes: NamedCounts, y: Sequence[Sequence[str]], lengths: Array) -> Array:
+def _codes(codes: NamedCounts, y: Sequence[Sequence[str]], lengths: NumpyArray) -> NumpyArray:
     label_lengths = np.array([len(labels) for labels in y])
     if len(label_lengths) != len(lengths) or (label_lengths != lengths).any():
         number = (

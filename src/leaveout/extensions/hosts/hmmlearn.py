@@ -23,11 +23,19 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ... import HMM, Fit, anchor, emissions, fit
-from ...developer import AnyShape, NamedArrays, NamedValues, Scalar, Shape, inverse, jnp, warn
+from ...developer import (
+    AnyShape,
+    NamedArrays,
+    NamedValues,
+    NumpyArray,
+    Scalar,
+    Shape,
+    inverse,
+    jnp,
+    warn,
+)
 from ...models import Dirichlet
 from ...validation import IndefiniteHessianError
-
-Array = np.ndarray
 
 SUPPORTED_MODELS = "GaussianHMM, PoissonHMM and CategoricalHMM"
 BOUNDARY_PROBABILITY = 1e-6  # probability below which it is at the boundary
@@ -184,11 +192,11 @@ def _continue_fit(model, objective: HMM, theta: NamedArrays) -> Fit:
     return solution
 
 
-def _free_or_zero(p: Array) -> Array:
+def _free_or_zero(p: NumpyArray) -> NumpyArray:
     return np.where(p < BOUNDARY_PROBABILITY, 0.0, np.nan)
 
 
-def _concentrations(model, name: str, shape: Shape) -> Array:
+def _concentrations(model, name: str, shape: Shape) -> NumpyArray:
     value = np.broadcast_to(np.asarray(getattr(model, f"{name}_prior"), float), shape)
     if not (value >= 1).all():
         raise ValueError(
@@ -204,10 +212,10 @@ class HostGaussian(emissions.Gaussian):
 
     score = ""
 
-    mean: Float[Array, "states channels"]  # means_prior
+    mean: Float[NumpyArray, "states channels"]  # means_prior
     weight: AnyShape  # λ
     scale: AnyShape  # Ψ
-    power: Float[Array, ""]  # c₀
+    power: Float[NumpyArray, ""]  # c₀
 
     def __init__(self, model: Any):
         K, R = np.shape(model.means_)
@@ -275,7 +283,7 @@ class HostGaussian(emissions.Gaussian):
         return "mean and covariance by hmmlearn's means_prior, means_weight, covars_prior and covars_weight"
 
 
-def _matrices(model) -> Float[Array, "states channels channels"]:
+def _matrices(model) -> Float[NumpyArray, "states channels channels"]:
     """Return the covariance matrix of each state for every kind.
 
     Hmmlearn repeats "spherical" variances over channels.
@@ -324,7 +332,7 @@ def _categorical(model) -> HostEmission:
     return HostEmission(emission, {"probability": probability}, flat)
 
 
-def _not_zero(name: str, value: Array, way_out: str) -> None:
+def _not_zero(name: str, value: NumpyArray, way_out: str) -> None:
     for place in np.argwhere(value < BOUNDARY_PROBABILITY).tolist():
         raise ValueError(
             f"from_hmmlearn: {name}{place} is {value[*place]:.1g}: the maximum is on the boundary; {way_out}."

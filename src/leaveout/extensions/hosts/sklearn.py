@@ -31,6 +31,7 @@ from ...developer import (
     AnyTuple,
     NamedArrays,
     NamedValues,
+    NumpyArray,
     Strings,
     TransformedResponse,
     function,
@@ -51,8 +52,6 @@ from ._components import (
 from ._fit_at_host import fit_at_host, is_repeated
 from ._standardised import StandardisedGLM
 from ._supervised_steps import encodes_across_folds, learns_response, steps_in
-
-Array = np.ndarray
 
 
 @runtime_checkable
@@ -76,7 +75,7 @@ class HostObjective:
 
     # values of two labels: ±1 for "squared" and "squared_hinge", 0 and 1 for "logistic"
     loss: str | losses.AbstractLoss | losses.HuberScale
-    ridge: float | Array
+    ridge: float | NumpyArray
     intercept: bool
     labels: bool = False  # whether the target is a class
     class_weight: NamedValues | Literal["balanced"] | None = None
@@ -495,7 +494,7 @@ def read(
         host = replace(host, loss=host.loss.over(width * (scale or 1.0)))
     names = () if hasattr(X, "columns") else _feature_names(fitted)
     # transformed rows keep their labels
-    if labels.index is not None and isinstance(X, Array) and X.ndim == 2:
+    if labels.index is not None and isinstance(X, NumpyArray) and X.ndim == 2:
         X = pd.DataFrame(X, index=labels.index, columns=[f"x{j}" for j in range(X.shape[1])])
     remark = join_remarks(*remarks, host.choice_note)
     if isinstance(estimator, PLSRegression | Pipeline) or _has_several_targets(estimator):
@@ -510,7 +509,7 @@ def read(
     if (
         type(estimator) is linear_model.LinearRegression
         and not estimator.positive
-        and isinstance(objective.design, Array)
+        and isinstance(objective.design, NumpyArray)
     ):
         vars(objective)["cut"] = _cut(estimator)
     if len(names) != np.shape(X)[1]:
@@ -543,7 +542,7 @@ class HostRows:
 
     estimator: Any
     # the response as it was measured, where the estimator transforms it
-    measured: Array | None = None
+    measured: NumpyArray | None = None
     supervised: str = ""
 
     def __call__(self, X: Any) -> Any:
@@ -560,7 +559,7 @@ class HostRows:
             return None
         return TransformedResponse(self.measured, self.inverse)
 
-    def inverse(self, values: Array) -> Array:
+    def inverse(self, values: NumpyArray) -> NumpyArray:
         """Transform predictions of the regression back to the estimator's own response."""
         return _inverse(self.estimator, np.ravel(values))
 
@@ -574,7 +573,7 @@ def _opened(estimator: Any) -> Any:
     return estimator
 
 
-def _inverse(estimator, values: Array) -> Array:
+def _inverse(estimator, values: NumpyArray) -> NumpyArray:
     if searches(estimator):
         return _inverse(estimator.best_estimator_, values)
     if isinstance(estimator, Pipeline):
@@ -744,7 +743,7 @@ def takes_classes_apart(estimator: Any) -> bool:
     return host.labels and (host.loss != "logistic" or bool(host.average) or binary)
 
 
-def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, Array]]:
+def separate_problems(estimator: Any, y: Any) -> list[tuple[Any, NumpyArray]]:
     """Split a fitted estimator into hosts of one output, each with its response; most estimators
     are one of them.
 
@@ -932,7 +931,7 @@ def _cut(estimator: linear_model.LinearRegression) -> float:
     return float(estimator.tol)
 
 
-def _component_model(estimator, X, y: Array, remark: str) -> AbstractComponents:
+def _component_model(estimator, X, y: NumpyArray, remark: str) -> AbstractComponents:
     """Read a regression on components."""
     if isinstance(estimator, PLSRegression):
         return PartialLeastSquares(
@@ -1002,7 +1001,7 @@ def _objective(
     host: HostObjective,
     estimator,
     X,
-    y: Array,
+    y: NumpyArray,
     weight: ArrayLike | None,
     remark: str,
 ) -> GLM | Regression:

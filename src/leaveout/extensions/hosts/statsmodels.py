@@ -26,6 +26,7 @@ from ...developer import (
     HostErrors,
     NamedValues,
     Names,
+    NumpyArray,
     TwoArrays,
     UnaryFunction,
     is_default_index,
@@ -34,8 +35,6 @@ from ...developer import (
 )
 from ._count_losses import HostLoss, conditional, hurdle, pad_groups, zero_inflated
 from ._fit_at_host import add_remark, fit_at_host
-
-Array = np.ndarray
 
 LINK_READERS: dict[str, UnaryFunction] = {  # links by name
     "Identity": lambda link: "identity",
@@ -214,7 +213,7 @@ def _give_table(objective, model) -> None:
         objective.labels.table = pd.DataFrame(table).iloc[rows]
 
 
-def _rows_to_predict(results, X) -> Array:
+def _rows_to_predict(results, X) -> NumpyArray:
     """Read rows to predict by the formula, as the results' own `predict` does."""
     return results._transform_predict_exog(X)[0]
 
@@ -289,7 +288,7 @@ def _remark(model, *remarks: str) -> str:
     return join_remarks(first, *remarks)
 
 
-def _weights(model, weight: ArrayLike | None) -> Array | None:
+def _weights(model, weight: ArrayLike | None) -> NumpyArray | None:
     if weight is None or np.all(np.equal(weight, 1)):
         return None
     return np.broadcast_to(np.asarray(weight, float), len(model.endog))
@@ -298,9 +297,9 @@ def _weights(model, weight: ArrayLike | None) -> Array | None:
 def _glm(
     model,
     loss: str | losses.AbstractLoss,
-    coef: Array,
+    coef: NumpyArray,
     penalty: penalties.AbstractPenalty | None = None,
-    offset: Array | None = None,
+    offset: NumpyArray | None = None,
     remark: str = "",
     weight: ArrayLike | None = None,
 ) -> ReadGLM:
@@ -317,7 +316,7 @@ def _glm(
     return objective, {"coef": coef}
 
 
-def _linear(model, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
+def _linear(model, coef: NumpyArray, alpha: ArrayLike | None = None) -> ReadGLM:
     average = penalties.per_row if type(model).__name__ == "OLS" else penalties.per_weight
     penalty = None if alpha is None else average(penalties.Ridge(alpha))
     return _least_squares(model, coef, model.weights, penalty)
@@ -325,7 +324,7 @@ def _linear(model, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
 
 def _least_squares(
     model,
-    coef: Array,
+    coef: NumpyArray,
     weights: ArrayLike,
     penalty: penalties.AbstractPenalty | None = None,
 ) -> ReadGLM:
@@ -334,7 +333,7 @@ def _least_squares(
     return objective, parameters
 
 
-def _generalised_squares(model, coef: Array) -> ReadGLM:
+def _generalised_squares(model, coef: NumpyArray) -> ReadGLM:
     """Read GLS whose errors are independent: its variances by row are weights."""
     if np.ndim(model.cholsigmainv) > 1:
         raise TypeError(
@@ -345,7 +344,7 @@ def _generalised_squares(model, coef: Array) -> ReadGLM:
     return _least_squares(model, coef, np.square(scale))
 
 
-def _estimating_equations(model, coef: Array) -> ReadGLM:
+def _estimating_equations(model, coef: NumpyArray) -> ReadGLM:
     """Read GEE under independence, whose equations are those of the GLM."""
     structure = type(model.cov_struct).__name__
     if structure != "Independence" or model.constraint is not None:
@@ -357,7 +356,7 @@ def _estimating_equations(model, coef: Array) -> ReadGLM:
     return _glm(model, _family(model.family), coef, None, _shift(model), remark, model.weights)
 
 
-def _read_glm(model, coef: Array, alpha: ArrayLike | None = None) -> ReadGLM:
+def _read_glm(model, coef: NumpyArray, alpha: ArrayLike | None = None) -> ReadGLM:
     family = type(model.family).__name__
     if alpha is not None and family in SCALE_FAMILIES:
         raise TypeError(
@@ -398,7 +397,7 @@ def _family(family) -> losses.AbstractLoss:
     return FAMILIES[name](family, LINK_READERS[link_name](family.link))
 
 
-def _shift(model, *names: str) -> Array | None:
+def _shift(model, *names: str) -> NumpyArray | None:
     """Add up offsets by name.
 
     Those of a discrete model are its offset and its exposure, which is logarithmic already.
@@ -412,12 +411,12 @@ def _shift(model, *names: str) -> Array | None:
     return total if np.any(total) else None
 
 
-def _discrete(model, coef: Array) -> ReadGLM:
+def _discrete(model, coef: NumpyArray) -> ReadGLM:
     loss = {"Logit": "logistic", "Probit": "probit", "Poisson": "poisson"}[type(model).__name__]
     return _glm(model, loss, coef, offset=_shift(model))
 
 
-def _negative_binomial(model, params: Array) -> tuple[GLM | Regression, dict]:
+def _negative_binomial(model, params: NumpyArray) -> tuple[GLM | Regression, dict]:
     if model.loglike_method == "geometric":
         return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
@@ -432,13 +431,13 @@ def _negative_binomial(model, params: Array) -> tuple[GLM | Regression, dict]:
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
 
-def _multinomial(model, params: Array) -> ReadGLM:
+def _multinomial(model, params: NumpyArray) -> ReadGLM:
     # the coefficients of the first class are zero, as a common shift changes nothing
     coef = np.vstack([np.zeros(len(params)), params.T])
     return _glm(model, "multinomial", coef, offset=_shift(model))
 
 
-def _additive(model, coef: Array) -> ReadGLM:
+def _additive(model, coef: NumpyArray) -> ReadGLM:
     if any(
         np.any(np.asarray(getattr(model, name)) != 1)
         for name in ("freq_weights", "var_weights", "n_trials")
@@ -454,7 +453,7 @@ def _additive(model, coef: Array) -> ReadGLM:
     )
 
 
-def _read_ordered_model(model, params: Array) -> tuple[Regression, dict]:
+def _read_ordered_model(model, params: NumpyArray) -> tuple[Regression, dict]:
     from scipy import stats
 
     if model.distr is not stats.logistic:
@@ -471,7 +470,7 @@ def _read_ordered_model(model, params: Array) -> tuple[Regression, dict]:
     return objective, {"coef": params[:count], "thresholds": thresholds}
 
 
-def _beta(model, params: Array) -> tuple[Regression, dict]:
+def _beta(model, params: NumpyArray) -> tuple[Regression, dict]:
     precision = np.asarray(model.exog_precision)
     links = [type(link).__name__ for link in (model.link, model.link_precision)]
     if links != ["Logit", "Log"] or precision.shape[1] != 1 or not (precision == 1).all():
@@ -484,7 +483,7 @@ def _beta(model, params: Array) -> tuple[Regression, dict]:
     return objective, {"coef": params[:-1], "precision": np.exp(params[-1])}
 
 
-def _cox(model, params: Array) -> tuple[Cox, dict]:
+def _cox(model, params: NumpyArray) -> tuple[Cox, dict]:
     entry = getattr(model, "entry", None)
     if entry is not None:  # rows of PHReg are at risk at their entry too
         entry = np.nextafter(np.asarray(entry, float), -np.inf)
@@ -512,7 +511,7 @@ def _count_rows(model, **columns) -> NamedValues:
     }
 
 
-def _zero_inflated(model, params: Array) -> tuple[AbstractObjective, dict]:
+def _zero_inflated(model, params: NumpyArray) -> tuple[AbstractObjective, dict]:
     negative = type(model).__name__ == "ZeroInflatedNegativeBinomialP"
     k = model.k_inflate
     offset = _shift(model)
@@ -531,7 +530,7 @@ def _zero_inflated(model, params: Array) -> tuple[AbstractObjective, dict]:
     return HostLoss(zero_inflated, rows, theta, _remark(model)), theta
 
 
-def _hurdle(model, params: Array) -> tuple[AbstractObjective, dict]:
+def _hurdle(model, params: NumpyArray) -> tuple[AbstractObjective, dict]:
     p = model.exog.shape[1]
     theta = {}
     powers = []
@@ -551,7 +550,7 @@ def _hurdle(model, params: Array) -> tuple[AbstractObjective, dict]:
     ), theta
 
 
-def _conditional(model, params: Array) -> tuple[AbstractObjective, Array]:
+def _conditional(model, params: NumpyArray) -> tuple[AbstractObjective, NumpyArray]:
     y = [np.asarray(part, float) for part in model._endog_grp]
     size = max(map(len, y))
     cases = np.array([part.sum() for part in y], int)
@@ -610,7 +609,7 @@ def _mixed_linear(results, drop: str) -> Fit:
     return fit_at_host("from_statsmodels", objective, parameters, stopped, way, HostErrors())
 
 
-def _component(name: str, columns, levels: Array) -> tuple[EffectBlock, TwoArrays]:
+def _component(name: str, columns, levels: NumpyArray) -> tuple[EffectBlock, TwoArrays]:
     """Return the block of a variance component, and the levels of its rows, from sparse columns of
     effects of one variance.
     """

@@ -19,10 +19,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.random import Generator
 
-from ...developer import FloatArray, IntArray, level_numbers
+from ...developer import FloatArray, IntArray, NumpyArray, level_numbers
 from ._tables import PairIndices, PairNumbers
-
-Array = np.ndarray
 
 # records of a block up to which it is drawn exactly; each more triples the work
 MAX_ENUMERATED_RECORDS = 8
@@ -34,9 +32,9 @@ PULL = 0.2  # strength of that tie
 # slope in the weights that counts as zero, and largest number of steps
 WEIGHT_SLOPE_ZERO = 1e-3
 MAX_WEIGHT_STEPS = 200
-NodeNumbers = Int[Array, " nodes"]
-BlockSubsets = Float[Array, "blocks subsets"]
-BlockPairs = Float[Array, "blocks pairs"]
+NodeNumbers = Int[NumpyArray, " nodes"]
+BlockSubsets = Float[NumpyArray, "blocks subsets"]
+BlockPairs = Float[NumpyArray, "blocks pairs"]
 
 
 class Graph(NamedTuple):
@@ -56,7 +54,7 @@ class Graph(NamedTuple):
     size: NodeNumbers
     ground: float
 
-    def subgraph(self, mask: Bool[Array, " pairs"]) -> "Graph":
+    def subgraph(self, mask: Bool[NumpyArray, " pairs"]) -> "Graph":
         return self._replace(a=self.a[mask], b=self.b[mask], weight=self.weight[mask], target=self.target[mask],
                              times=self.times[mask], block=self.block[mask])  # fmt: skip
 
@@ -111,14 +109,14 @@ class RecordBlocks(NamedTuple):
     target: BlockPairs
     times: BlockPairs
     ground: BlockPairs
-    connected: Bool[Array, "blocks subsets"]  # whether the subset is connected
+    connected: Bool[NumpyArray, "blocks subsets"]  # whether the subset is connected
 
     def clusters(self, weight: FloatArray, k: int) -> BlockSubsets:
         """Compute log W of every subset."""
         return np.where(self.connected, (weight + self.ground) @ _inside(k), -np.inf)
 
 
-def draw_blocks(graph: Graph, k: int, num: int, rng: Generator) -> Bool[Array, "num pairs"]:
+def draw_blocks(graph: Graph, k: int, num: int, rng: Generator) -> Bool[NumpyArray, "num pairs"]:
     """Draw partitions of blocks of `k` nodes each, and mark the pairs that are inside clusters."""
     nodes = len(graph.size)
     block = level_numbers(graph.block)
@@ -212,7 +210,7 @@ def _sums(weight: BlockSubsets, k: int) -> BlockSubsets:
 
 def _draw(
     weight: FloatArray, sums: FloatArray, num: int, k: int, rng: Generator
-) -> Int[Array, "blocks num k"]:
+) -> Int[NumpyArray, "blocks num k"]:
     """Draw partitions; return the least node of the cluster of each node."""
     remaining = np.full((len(weight), num), (1 << k) - 1)
     label = np.zeros((len(weight), num, k), int)
@@ -232,7 +230,7 @@ def _draw(
 
 
 @lru_cache
-def _pairs(k: int) -> Int[Array, "k k"]:
+def _pairs(k: int) -> Int[NumpyArray, "k k"]:
     """Number the pairs of places."""
     out = np.zeros((k, k), int)
     low, high = np.triu_indices(k, 1)
@@ -241,7 +239,7 @@ def _pairs(k: int) -> Int[Array, "k k"]:
 
 
 @lru_cache
-def _inside(k: int) -> Float[Array, "pairs subsets"]:
+def _inside(k: int) -> Float[NumpyArray, "pairs subsets"]:
     """Mark the subsets that hold both places of a pair."""
     held = (np.arange(1 << k) >> np.arange(k)[:, None]) & 1
     low, high = np.triu_indices(k, 1)
@@ -249,7 +247,7 @@ def _inside(k: int) -> Float[Array, "pairs subsets"]:
 
 
 @lru_cache(maxsize=1 << MAX_ENUMERATED_RECORDS)
-def _first_clusters(whole_set: int) -> Int[Array, " clusters"]:
+def _first_clusters(whole_set: int) -> Int[NumpyArray, " clusters"]:
     """List the subsets of `whole_set` that hold its lowest node."""
     low = whole_set & -whole_set
     subset = np.arange(whole_set + 1)

@@ -7,11 +7,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from ...developer import AbstractComparable, NamedValues, Texts, probability_of_worse
+from ...developer import AbstractComparable, NamedValues, NumpyArray, Texts, probability_of_worse
 from ...validation import Comparison
 from ._variance import InfluenceSpread
-
-Array = np.ndarray
 
 
 class ComparableMean(NamedTuple):
@@ -25,8 +23,8 @@ class ComparableMean(NamedTuple):
     value: float
     more_is_better: bool
     spread: InfluenceSpread | None
-    draws: Float[Array, "folds draws"] | None
-    weight: Float[Array, " folds"] | None
+    draws: Float[NumpyArray, "folds draws"] | None
+    weight: Float[NumpyArray, " folds"] | None
     conditions: Texts
 
 

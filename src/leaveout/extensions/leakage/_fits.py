@@ -34,6 +34,7 @@ from ...developer import (
     IntArray,
     Lanes,
     LaneState,
+    NumpyArray,
     Proposal,
     RowNumbers,
     SharedFactors,
@@ -44,7 +45,6 @@ from ...developer import (
     workers,
 )
 
-Array = np.ndarray
 SolvedFits = tuple[FloatArray, BoolArray]
 
 FIT_BATCH_ENTRIES = 2**21  # numbers in the largest array of a batch of fits (16 MiB)
@@ -55,16 +55,16 @@ MAX_CHAIN_NEWTON_STEPS = 60
 # variance, relative to a column's second moment, that differences of sums resolve
 SMALLEST_VARIANCE_SHARE = 1e-8
 
-Rows = Int[Array, "fits size"]
-SharedColumns = Int[Array, " shared"]
-ExtraRows = Int[Array, "fits extra"]
-Responses = Float[Array, "fits size"]
-Seeds = Int[Array, " fits"]
-Design = Float[Array, "fits size params"]
-RowCounts = Float[Array, "fits rows"]
-Parameters = Float[Array, "fits params"]
-Features = Float[Array, "fits size features"]
-Predictions = tuple[Float[Array, "fits shared ..."], Float[Array, "fits extra ..."]]
+Rows = Int[NumpyArray, "fits size"]
+SharedColumns = Int[NumpyArray, " shared"]
+ExtraRows = Int[NumpyArray, "fits extra"]
+Responses = Float[NumpyArray, "fits size"]
+Seeds = Int[NumpyArray, " fits"]
+Design = Float[NumpyArray, "fits size params"]
+RowCounts = Float[NumpyArray, "fits rows"]
+Parameters = Float[NumpyArray, "fits params"]
+Features = Float[NumpyArray, "fits size features"]
+Predictions = tuple[Float[NumpyArray, "fits shared ..."], Float[NumpyArray, "fits extra ..."]]
 
 
 class AbstractLearner(ABC):
@@ -392,7 +392,7 @@ class Neighbours(AbstractLearner):
 
     cost = 4
     X: NDArray
-    target: Float[Array, "records outputs"]
+    target: Float[NumpyArray, "records outputs"]
     k: int
     kind: str  # response, probability, probabilities or label
 
@@ -415,7 +415,7 @@ class Neighbours(AbstractLearner):
         return np.array(inside), np.array(outside)
 
     @cached_property
-    def order(self) -> Int[Array, "records records"]:
+    def order(self) -> Int[NumpyArray, "records records"]:
         """All records by their distances from each record."""
         from sklearn.metrics import pairwise_distances_chunked
 
@@ -457,7 +457,9 @@ def lengths(train: Rows) -> Seeds:
     return number - np.maximum.accumulate(np.where(close, 0, number))
 
 
-def moments(U: FloatArray, train: Rows, place: IntArray) -> Float[Array, "fits columns columns"]:
+def moments(
+    U: FloatArray, train: Rows, place: IntArray
+) -> Float[NumpyArray, "fits columns columns"]:
     """Compute `Σ u uᵀ` over the rows of every fit."""
     out = np.empty((len(train), U.shape[1], U.shape[1]))
     for f, rows in enumerate(train):

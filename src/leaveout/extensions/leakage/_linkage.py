@@ -19,6 +19,7 @@ from ...developer import (
     Indices,
     Lines,
     NamedValues,
+    NumpyArray,
     PrintedResult,
     Rng,
     RowFlags,
@@ -48,15 +49,13 @@ from ._pair_calibration import (
 from ._partitions import components, draw_partitions, share_listed
 from ._tables import PairIndices, PairNumbers, ends, read_pairs, read_two_sided
 
-Array = np.ndarray
-
 LINK_PROBABILITY = 0.5  # default probability from which a pair is linked
 # partitions behind every number; least number, if records and pairs in all exceed the last
 NUM_PARTITIONS = 100
 MIN_PARTITIONS = 20
 MAX_LISTED_ENTRIES = 1_000_000
 TABLES = 10  # number of redrawn calibrations over which partitions are distributed
-RowLabels = Int[Array, " rows"]
+RowLabels = Int[NumpyArray, " rows"]
 
 
 @record
@@ -467,7 +466,9 @@ class Linkage(PrintedResult):
         return components(rows, self.left[linked], self.right[linked])
 
     @conventional
-    def partitions(self, num_partitions: int, *, rng: Rng = 0) -> Int[Array, "partitions rows"]:
+    def partitions(
+        self, num_partitions: int, *, rng: Rng = 0
+    ) -> Int[NumpyArray, "partitions rows"]:
         """Draw clusterings of the rows.
 
         Parameters
@@ -500,7 +501,7 @@ class Linkage(PrintedResult):
             )
         return np.concatenate(out)
 
-    def mates(self, train: ArrayLike, test: ArrayLike) -> Float[Array, " test"]:
+    def mates(self, train: ArrayLike, test: ArrayLike) -> Float[NumpyArray, " test"]:
         """Compute the probability that a record of each tested row's entity is among the training
         rows.
 
@@ -610,7 +611,7 @@ class Linkage(PrintedResult):
         )
 
     @cached_property
-    def _draw_partitions(self) -> Int[Array, "draws rows"]:
+    def _draw_partitions(self) -> Int[NumpyArray, "draws rows"]:
         # 2**32: seed of the partitions
         return self.partitions(self._num_partitions, rng=2**32).astype(np.int32)
 
@@ -748,7 +749,7 @@ class Linkage(PrintedResult):
         ]
 
 
-def _rate_table(values: Float[Array, "2 3"]) -> pd.DataFrame:
+def _rate_table(values: Float[NumpyArray, "2 3"]) -> pd.DataFrame:
     return pd.DataFrame(
         values, pd.Index(["precision", "recall"], name="rate"), ["estimate", "low", "high"]
     )

@@ -11,19 +11,17 @@ from jaxtyping import Float
 from numpy import linalg
 from scipy.optimize import brentq, nnls
 
-from ...developer import FloatArray, record
+from ...developer import FloatArray, NumpyArray, record
 from ._binomial import NEGLIGIBLE, stratified_matrix
 from ._injection import FoldInjection
 from ._models import Shares
 from ._run import FoldLosses, LevelDraws, LevelNumbers
 from ._solve import Curve, Shape, System
 
-Array = np.ndarray
-
 ORDER = 3  # order of the trend filter, which extrapolates e by a parabola, as its drop slows down
 NOISE_DRAWS = 200  # draws from the losses' Monte-Carlo law for the error of ê₀
-LevelPoints = Float[Array, "levels points"]
-Grid = Float[Array, " points"]
+LevelPoints = Float[NumpyArray, "levels points"]
+Grid = Float[NumpyArray, " points"]
 
 
 @record
@@ -39,9 +37,9 @@ class PooledSystem:
     grid: Grid
     A: LevelPoints
     b: LevelNumbers
-    noise: Float[Array, "levels levels"]
+    noise: Float[NumpyArray, "levels levels"]
     fold_matrices: list[LevelPoints]
-    weight: Float[Array, " folds"]
+    weight: Float[NumpyArray, " folds"]
     combinations: list[LevelDraws]
     order: int
     unseen: float  # probability that a set without injection has no leak
@@ -243,7 +241,7 @@ def pool(
     )
 
 
-def fold_weights(plan: list[FoldInjection]) -> Float[Array, " folds"]:
+def fold_weights(plan: list[FoldInjection]) -> Float[NumpyArray, " folds"]:
     """Return the share of the tested records that each fold tests."""
     weight = np.array([len(part.fold.test) for part in plan], float)
     return weight / weight.sum()

@@ -19,6 +19,7 @@ from ...developer import (
     IntArray,
     Measure,
     NamedValues,
+    NumpyArray,
     Slow,
     StepResult,
     TwoCounts,
@@ -37,12 +38,10 @@ from ._hosts import Task
 from ._injection import FoldInjection, Injection
 from ._models import Folds
 
-Array = np.ndarray
-
 DRAWS_A_ROUND = 10  # draws between two checks whether there are enough
-LevelRecords = Float[Array, "levels test"]
-LevelNumbers = Float[Array, " levels"]
-LevelDraws = Float[Array, "levels draws"]
+LevelRecords = Float[NumpyArray, "levels test"]
+LevelNumbers = Float[NumpyArray, " levels"]
+LevelDraws = Float[NumpyArray, "levels draws"]
 
 
 @record
@@ -56,7 +55,7 @@ class FitWork:
     plan: list[FoldInjection]
     learner: AbstractLearner
     score: Measure
-    y: Float[Array, " records"]
+    y: Float[NumpyArray, " records"]
     outside: bool = False
     mixture: tuple[float, ...] = ()
     edges: FloatArray | None = None
@@ -91,12 +90,12 @@ class FoldLosses:
 
     test: LevelDraws
     outside: LevelDraws
-    cluster: Float[Array, "levels draws clusters"]
+    cluster: Float[NumpyArray, "levels draws clusters"]
     record: LevelRecords
     times: LevelRecords
-    histogram: Float[Array, "levels draws bins"]
-    naive: Float[Array, "1 draws"]  # scores of V̂ as filed, without injection
-    naive_record: Float[Array, "1 test"]
+    histogram: Float[NumpyArray, "levels draws bins"]
+    naive: Float[NumpyArray, "1 draws"]  # scores of V̂ as filed, without injection
+    naive_record: Float[NumpyArray, "1 test"]
     members: IntArray = field(repr=False)  # the position in `clusters` of each record of V̂
     clusters: IntArray = field(repr=False)  # the clusters of V̂
     # weight with which T̂'s records were removed from `test`, for a score that is not a mean over

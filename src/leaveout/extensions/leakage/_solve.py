@@ -9,9 +9,7 @@ from numpy import linalg
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from ...developer import FloatArray, Measure, record
-
-Array = np.ndarray
+from ...developer import FloatArray, Measure, NumpyArray, record
 
 GRID = 81  # number of values of λ
 
@@ -62,9 +60,9 @@ class Curve:
     array([4., 3., 2., 1.])
     """
 
-    values: Float[Array, "*counts"]
+    values: Float[NumpyArray, "*counts"]
     lam: float
-    weights: Float[Array, " levels"]
+    weights: Float[NumpyArray, " levels"]
     residual: float
     order: int
 
@@ -310,12 +308,12 @@ def nonincreasing(
     return lower + np.cumsum(x.reshape(M.shape[1:])[::-1], 0)[::-1]
 
 
-def differences(size: int, order: int) -> Float[Array, "rows size"]:
+def differences(size: int, order: int) -> Float[NumpyArray, "rows size"]:
     """Return D, the matrix of differences of the given order, `[size − order, size]`."""
     return np.diff(np.eye(size), order, axis=0)
 
 
-def right_inverse(size: int, order: int) -> Float[Array, "size rows"]:
+def right_inverse(size: int, order: int) -> Float[NumpyArray, "size rows"]:
     """Return R with `D R = I`, zero in its last `order` rows, by repeated sums from the end."""
     R = np.eye(size)
     for k in range(order):

@@ -29,6 +29,7 @@ from ...developer import (
     FloatArray,
     Measure,
     NamedNumbers,
+    NumpyArray,
     PerRow,
     Slow,
     StepResult,
@@ -43,15 +44,13 @@ from ._pair_calibration import Rate
 from ._splits import Rows
 from ._variance import Variance, over_units
 
-Array = np.ndarray
-
-Partitions = Int[Array, "draws rows"]
+Partitions = Int[NumpyArray, "draws rows"]
 # shares of the expected mates across folds in the pairs above each cut of the sweep
 SWEEP_SHARES = 0.5, 0.8, 0.95, 1.0
 NONE = "no pair across folds is listed"
 MIN_EXPOSURE_REMOVED = 0.5  # least share of the exposure that an answer must remove
 Predictions = list[FloatArray]  # predictions of each fold's test rows, in their order
-FoldEffects = Float[Array, "folds folds"]
+FoldEffects = Float[NumpyArray, "folds folds"]
 
 
 def half_width(variance: float, freedom: float, level: float) -> float:
@@ -64,8 +63,8 @@ def half_width(variance: float, freedom: float, level: float) -> float:
 class FitRequest(NamedTuple):
     """Fit to some rows, and the rows to predict from it."""
 
-    train: Int[Array, " trained"]
-    test: Int[Array, " tested"]
+    train: Int[NumpyArray, " trained"]
+    test: Int[NumpyArray, " tested"]
 
 
 @dataclass(eq=False)

@@ -11,9 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...developer import level_numbers, record
-
-Array = np.ndarray
+from ...developer import NumpyArray, level_numbers, record
 
 
 class Variance(NamedTuple):
@@ -29,8 +27,8 @@ class TrainingInfluence(NamedTuple):
     `group` is the group of each record, and `noise` the Monte-Carlo variance of the squares.
     """
 
-    change: Float[Array, " groups"]
-    group: Int[Array, " records"]
+    change: Float[NumpyArray, " groups"]
+    group: Int[NumpyArray, " records"]
     noise: float = 0.0
 
 
@@ -45,10 +43,10 @@ class InfluenceSpread:
     training data, minus its contribution with it.
     """
 
-    test_part: Float[Array, " records"]
-    unit: Int[Array, "*partitions records"]
+    test_part: Float[NumpyArray, " records"]
+    unit: Int[NumpyArray, "*partitions records"]
     training_part: TrainingInfluence | None = None
-    fold_effects: Float[Array, "folds folds"] | None = None
+    fold_effects: Float[NumpyArray, "folds folds"] | None = None
 
     @property
     def error(self) -> float:
@@ -97,7 +95,7 @@ class InfluenceSpread:
 
 
 def over_units(
-    influence: Float[Array, " records"], partitions: Int[Array, "partitions records"]
+    influence: Float[NumpyArray, " records"], partitions: Int[NumpyArray, "partitions records"]
 ) -> Variance:
     """Compute the variance `Σ_c (Σ_{i ∈ c} ψ_i)² / (1 − n_c/n)` and Satterthwaite's degrees of
     freedom.
@@ -127,7 +125,7 @@ def over_units(
     return Variance(*(float(np.mean(part)) for part in zip(*variances, strict=True)))
 
 
-def as_trained(move: Float[Array, "folds folds"]) -> float:
+def as_trained(move: Float[NumpyArray, "folds folds"]) -> float:
     """Compute the part of the variance of a score that is due to training: Σ_{i ≠ j} C_ij C_ji, if
     that is positive.
 

@@ -22,6 +22,7 @@ from ...developer import (
     AnyTuple,
     ArrayList,
     ArrayTuple,
+    NumpyArray,
     PerRow,
     Strings,
     describe_rows,
@@ -31,8 +32,7 @@ from ...developer import (
     record,
 )
 
-Array = np.ndarray
-ReadRows = tuple[Array, ArrayList]
+ReadRows = tuple[NumpyArray, ArrayList]
 PART_ROWS = 2**18  # number of rows in a part of an array
 INSTALL = "pip install 'leaveout[{}]'"
 
@@ -43,11 +43,11 @@ class RowBlock(NamedTuple):
     """
 
     start: int
-    x: Float[Array, "rows params"]
+    x: Float[NumpyArray, "rows params"]
     y: PerRow
     weight: PerRow
     offset: PerRow
-    labels: Array
+    labels: NumpyArray
 
 
 class Roles(NamedTuple):
@@ -132,7 +132,7 @@ class Batches:
                         )
                     is_number = isinstance(labels[0], int | float | np.number)
                     labels = np.array(labels.tolist()) if is_number else labels.astype(str)
-            vector_by_name: dict[Any, Array] = {
+            vector_by_name: dict[Any, NumpyArray] = {
                 name: vector.astype(float)
                 for name, vector in zip(self.roles.vectors, vectors, strict=False)
             }
@@ -152,7 +152,7 @@ class Batches:
             yield RowBlock(start, design, y, weight, offset, labels)
             start += len(x)
 
-    def _check(self, part: FilePart, start: int, array: Array, names: Sequence[str]) -> None:
+    def _check(self, part: FilePart, start: int, array: NumpyArray, names: Sequence[str]) -> None:
         if np.isfinite(array).all():
             return
         row, column = np.argwhere(~np.isfinite(array))[0].tolist()
@@ -199,7 +199,7 @@ def _columns(batch, roles: Roles) -> ReadRows:
     return x.T, vectors
 
 
-def _floats(column) -> Array:
+def _floats(column) -> NumpyArray:
     """Convert a column of Arrow to numbers, with NaN for missing values."""
     if column.null_count:
         import pyarrow as pa
@@ -238,7 +238,7 @@ class Slice:
     A memory map is sent to other processes by the name of its file.
     """
 
-    x: Array
+    x: NumpyArray
     vectors: ArrayTuple
 
     def read(self, roles: Roles, size: int) -> Iterator[ReadRows]:
@@ -277,7 +277,7 @@ def open_parts(
         return _of_arrow(data, (target, columns, weight, offset, groups))
     if module in ("dask", "dask_expr"):
         return _of_dask(data, (target, columns, weight, offset, groups))
-    if isinstance(data, Array):
+    if isinstance(data, NumpyArray):
         return _of_arrays(data, target, weight, offset, groups)
     raise TypeError(
         f"scan: data must be the name of a Parquet file, of a folder or pattern of them, a dataset of pyarrow, a memory "
@@ -458,7 +458,7 @@ def _of_no_names(features: int, vectors) -> Roles:
     return Roles(tuple(f"x{j}" for j in range(features)), "y", *roles)
 
 
-def _of_arrays(x: Array, y, weight, offset, groups) -> Batches:
+def _of_arrays(x: NumpyArray, y, weight, offset, groups) -> Batches:
     if x.ndim != 2 or x.dtype.kind not in "biuf":
         raise ValueError(
             f"scan: an array must be [rows, features], of numbers; got {x.dtype} of shape {x.shape}."

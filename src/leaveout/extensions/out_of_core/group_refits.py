@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...developer import PerRow, RowFlags, decrements, join, largest_first, silence, solve_each
+from ...developer import (
+    NumpyArray,
+    PerRow,
+    RowFlags,
+    decrements,
+    join,
+    largest_first,
+    silence,
+    solve_each,
+)
 from .pass_runner import PassRunner
 from .passes import (
     LeftOutRows,
@@ -25,7 +34,6 @@ from .passes import (
 from .result import Scan
 from .row_refits import MAX_FAR_REFITS, audit_table, by_newton, choose
 
-Array = np.ndarray
 GROUP_NUMBERS = 2**24  # numbers in the Hessians of groups that are summed in one pass (128 MiB)
 
 
@@ -35,7 +43,7 @@ class GroupRefits(NamedTuple):
     proved.
     """
 
-    u: Array
+    u: NumpyArray
     radius: PerRow
     proved: RowFlags
     length: PerRow  # of the first step
@@ -71,7 +79,7 @@ def leave_groups_out(run: PassRunner, scan: Scan, anchor: PassFit, rtol: float, 
 
 
 @silence("over", "invalid")
-def _step(run: PassRunner, anchor: PassFit, names: Array) -> GroupRefits:
+def _step(run: PassRunner, anchor: PassFit, names: NumpyArray) -> GroupRefits:
     """Take one step without each of some groups, by its own Hessian at θ̂."""
     assert anchor.table is not None
     totals = run.add_up(group_sums, "groups", anchor.theta, names)

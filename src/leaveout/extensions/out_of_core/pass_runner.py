@@ -24,6 +24,7 @@ from ...developer import (
     NamedArrays,
     NamedValues,
     NewtonResult,
+    NumpyArray,
     RadiusTable,
     Rounding,
     RowNumbers,
@@ -171,8 +172,6 @@ def _apply_to_part(shared: Callable[[FilePart], PassResult], part: FilePart, row
     return shared(fill_part(part, rows))
 
 
-Array = np.ndarray
-
 Together = Callable[[StepResult, StepResult], StepResult]
 
 
@@ -234,13 +233,13 @@ class PassRunner:
             }
         return self.cache
 
-    def look(self, theta: Array, lanes: Array) -> TwoArrays:
+    def look(self, theta: NumpyArray, lanes: NumpyArray) -> TwoArrays:
         """Return F and its gradient, with the signature that `newton` needs."""
         del lanes
         values = self.evaluate(theta[0])
         return np.reshape(values["value"], 1), values["gradient"][None]
 
-    def hessian(self, theta: Array, lanes: Array) -> Array:
+    def hessian(self, theta: NumpyArray, lanes: NumpyArray) -> NumpyArray:
         del lanes
         return self.evaluate(theta[0])["hessian"][None].copy()
 

@@ -37,6 +37,7 @@ from ...developer import (
     DenseDesign,
     Loss,
     Matrix,
+    NumpyArray,
     OneRow,
     PerRow,
     RadiusTable,
@@ -66,8 +67,7 @@ from ...developer import (
 )
 from .batches import RowBlock
 
-Array = np.ndarray
-PerDrawn = Float[Array, " drawn"]
+PerDrawn = Float[NumpyArray, " drawn"]
 # rows of a sample, and the number of uniform draws; others are drawn in proportion to a bound of
 # their terms
 DRAWS = 512
@@ -79,14 +79,14 @@ class DrawnRows(NamedTuple):
     rows.
     """
 
-    row: Int[Array, " drawn"]
-    x: Float[Array, "drawn params"]
+    row: Int[NumpyArray, " drawn"]
+    x: Float[NumpyArray, "drawn params"]
     y: PerDrawn
     weight: PerDrawn
     offset: PerDrawn
     large: PerDrawn
-    total: Float[Array, ""]
-    number: Float[Array, ""]
+    total: Float[NumpyArray, ""]
+    number: Float[NumpyArray, ""]
 
     @property
     def chance(self) -> PerDrawn:
@@ -144,7 +144,7 @@ class _AnchorRows:
     roots: None = None
     by_whitened_rows: bool = False
 
-    def whiten(self, units: Array) -> Array:
+    def whiten(self, units: NumpyArray) -> NumpyArray:
         return self.model.design.whiten(units, self.root)
 
 
@@ -183,7 +183,7 @@ def estimate_errors(
     return change(loss, y[: len(place)], step.center, step.center, half_width), good
 
 
-Sums = dict[str, Array]
+Sums = dict[str, NumpyArray]
 SUMS = 10  # number of sums in `sum_losses`
 # numbers of rows with the largest errors, and with the longest steps, that are kept to be refitted
 WORST = 64
@@ -222,7 +222,7 @@ class LeftOutRows(NamedTuple):
     """Rows with their numbers, values, y, ω and offset, and the results of their first step."""
 
     row: RowNumbers
-    x: Float[Array, "rows params"]
+    x: Float[NumpyArray, "rows params"]
     y: PerRow
     weight: PerRow
     offset: PerRow
@@ -231,7 +231,7 @@ class LeftOutRows(NamedTuple):
     error: PerRow
     proved: RowFlags
 
-    def take(self, places: Array) -> "LeftOutRows":
+    def take(self, places: NumpyArray) -> "LeftOutRows":
         return LeftOutRows(*(part[places] for part in self))
 
 
@@ -397,7 +397,7 @@ def worst(rows: LeftOutRows, request: RowNumbers) -> LeftOutRows:
     return rows.take(np.unique(np.r_[first, longest, np.flatnonzero(np.isin(rows.row, request))]))
 
 
-def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
+def sum_losses(rows: LeftOutRows, level: float) -> Float[NumpyArray, "10"]:
     """Sum over rows with a weight and a loss: their number, Σω, Σω(ℓ − level), Σω², Σω²(ℓ − level),
     Σω²(ℓ − level)², Σω error.
 
@@ -429,8 +429,8 @@ def sum_losses(rows: LeftOutRows, level: float) -> Float[Array, "10"]:
 def weighted_gradients(
     blocks: Iterator[RowBlock],
     loss: Loss,
-    thetas: Float[Array, "refits params"],
-    labels: Array,
+    thetas: Float[NumpyArray, "refits params"],
+    labels: NumpyArray,
     curved: bool = False,
 ) -> Sums:
     """Compute Σ ω ℓ′(xᵀθ_r) x of some θ_r, without the row or the group of each label, and Σ ω
@@ -459,7 +459,7 @@ def group_names(blocks: Iterator[RowBlock], loss: Loss) -> Sums:
     return {"names": each_once([block.labels for block in blocks])}
 
 
-def each_once(labels: list[Array]) -> Array:
+def each_once(labels: list[NumpyArray]) -> NumpyArray:
     """Join labels, each once.
 
     ValueError if some are numbers and others text, of which 1 and "1" would be one.
@@ -473,7 +473,7 @@ def each_once(labels: list[Array]) -> Array:
 
 
 @float64
-def group_sums(blocks: Iterator[RowBlock], loss: Loss, theta: Vector, names: Array) -> Sums:
+def group_sums(blocks: Iterator[RowBlock], loss: Loss, theta: Vector, names: NumpyArray) -> Sums:
     """Add up the gradients and the Hessians of the rows of some groups."""
     p = len(theta)
     gradient = np.zeros((len(names) + 1, p))  # the last is of all other rows
@@ -492,7 +492,7 @@ def group_sums(blocks: Iterator[RowBlock], loss: Loss, theta: Vector, names: Arr
     return {"gradient": gradient[:-1], "hessian": hessian[:-1]}
 
 
-def places_of(block: RowBlock, names: Array) -> RowNumbers:
+def places_of(block: RowBlock, names: NumpyArray) -> RowNumbers:
     """Return the places of the groups of rows in a sorted list, its length where they are not."""
     place = np.searchsorted(names, block.labels)
     return np.where(names[place - (place == len(names))] == block.labels, place, len(names))
@@ -503,10 +503,10 @@ def leave_groups(
     blocks: Iterator[RowBlock],
     loss: Loss,
     anchor: PassFit,
-    names: Array,
-    u: Float[Array, "groups params"],
-    radius: Float[Array, " groups"],
-    proved: Array,
+    names: NumpyArray,
+    u: Float[NumpyArray, "groups params"],
+    radius: Float[NumpyArray, " groups"],
+    proved: NumpyArray,
     file: str | None,
 ) -> Sums:
     """Compute the losses of rows at the refits without their groups, and add up weights, losses and
@@ -532,7 +532,7 @@ def losses_at(
     rows: RowBlock | LeftOutRows,
     loss: Loss,
     anchor: PassFit,
-    u: Float[Array, "rows params"],
+    u: Float[NumpyArray, "rows params"],
     radius: PerRow,
 ) -> tuple[PerRow, PerRow]:
     """Compute the losses of rows, each at u in whitened coordinates, and their errors if the

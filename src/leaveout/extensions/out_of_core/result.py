@@ -23,8 +23,6 @@ from ...developer import (
 )
 from .passes import LeftOutRows, PerRow, atomic_file, sum_losses
 
-Array = np.ndarray
-
 
 @record
 class Scan(PrintedResult):
@@ -68,7 +66,7 @@ class Scan(PrintedResult):
     count: int
     fitted: NamedArrays
     factor: Matrix
-    totals: Float[Array, "10"]
+    totals: Float[np.ndarray, "10"]
     every: NamedArrays | None
     folder: Path | None
     audit: pd.DataFrame | None = None

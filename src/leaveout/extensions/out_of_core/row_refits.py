@@ -13,6 +13,7 @@ from numpy import linalg
 from ...developer import (
     PROGRAM_ROUNDING,
     REASONS,
+    NumpyArray,
     PerRow,
     RowFlags,
     RowNumbers,
@@ -26,7 +27,6 @@ from .pass_runner import PassRunner
 from .passes import WORST, LeftOutRows, PassFit, losses_at, weighted_gradients
 from .result import Scan
 
-Array = np.ndarray
 MAX_PASSES = 8  # largest number of passes over the data
 # largest number of refits with Hessians of their own, and of their steps
 MAX_FAR_REFITS = 16
@@ -141,7 +141,7 @@ def _refit(run: PassRunner, anchor: PassFit, rows: LeftOutRows) -> tuple[PerRow,
     determined = share > anchor.floor
     share = np.where(determined, np.minimum(share, 1.0), 1.0)
 
-    def solved(gradient: Array) -> Array:
+    def solved(gradient: NumpyArray) -> NumpyArray:
         return (
             gradient
             + (weight * curvature / share * np.einsum("np,np->n", z, gradient))[:, None] * z
@@ -182,8 +182,8 @@ def _refit(run: PassRunner, anchor: PassFit, rows: LeftOutRows) -> tuple[PerRow,
 
 @silence("over", "invalid")
 def by_newton(
-    run: PassRunner, anchor: PassFit, labels: Array
-) -> tuple[Array, PerRow, RowFlags, RowFlags]:
+    run: PassRunner, anchor: PassFit, labels: NumpyArray
+) -> tuple[NumpyArray, PerRow, RowFlags, RowFlags]:
     """Refit without each of some rows or groups by Newton steps with Hessians of their own, A.
 
     Returns the places of the refits in whitened coordinates, bounds of their distances from the

@@ -37,6 +37,7 @@ from jaxtyping import Float, Int
 from ..._runtime import (
     NamedArrays,
     NamedValues,
+    NumpyArray,
     SequenceLengths,
     Shape,
     StepNumbers,
@@ -46,13 +47,11 @@ from ..._runtime import (
 from ...inference.lanes import SMALLEST_NORMALISER
 from ...objectives import AbstractByArrays, Vector
 
-Array = np.ndarray
-
-StepLabels = Float[Array, "steps labels"]
+StepLabels = Float[NumpyArray, "steps labels"]
 Shapes = dict[str, Shape]
-Steps = Float[Array, "steps states"]
-Table = Float[Array, "states states"]
-Weight = Float[Array, " steps"]
+Steps = Float[NumpyArray, "steps states"]
+Table = Float[NumpyArray, "states states"]
+Weight = Float[NumpyArray, " steps"]
 
 
 class StepOrder(NamedTuple):
@@ -63,7 +62,7 @@ class StepOrder(NamedTuple):
     bounds: list[int]  # first step of each time, and the end
     unit: StepNumbers  # sequence of each step
     last: SequenceLengths  # last step of each sequence
-    previous: Int[Array, " moves"]  # step before each one that is not the first
+    previous: Int[NumpyArray, " moves"]  # step before each one that is not the first
 
     @property
     def moves(self) -> list[tuple[slice, slice]]:
@@ -201,9 +200,9 @@ class Indicators(AbstractByArrays):
 
     shapes: Shapes
     features: Any
-    codes: Array
-    scores: Array | None
-    free: Array
+    codes: NumpyArray
+    scores: NumpyArray | None
+    free: NumpyArray
     alpha: Vector
     start: slice
 
@@ -213,7 +212,7 @@ class Indicators(AbstractByArrays):
         lengths: SequenceLengths,
         emissions: tuple["scipy.sparse.csr_array", StepLabels | None],
         shapes: Shapes,
-        parameters: tuple[Int[Array, " params"], Vector],
+        parameters: tuple[Int[NumpyArray, " params"], Vector],
     ):
         features, scores = emissions
         self.step_order: StepOrder = order_steps(lengths)
@@ -226,7 +225,7 @@ class Indicators(AbstractByArrays):
         self.free, self.alpha = parameters
         self.start = slice(0, self.step_order.bounds[1])
         cached_places = 4  # places θ whose results are kept: two for each of two threads
-        self.passes: Callable[[bytes], tuple[PassResult, NamedValues, Array]] = lru_cache(
+        self.passes: Callable[[bytes], tuple[PassResult, NamedValues, NumpyArray]] = lru_cache(
             cached_places
         )(self._run_passes)
         # in single precision sixteen for each thread, or as many as have 2²⁴ entries in each array
@@ -253,11 +252,11 @@ class Indicators(AbstractByArrays):
         out[self.step_order.last] += parts["end"]
         return out
 
-    def _pull(self, states: StepLabels, pairs: Float[Array, "labels labels"]) -> Vector:
+    def _pull(self, states: StepLabels, pairs: Float[NumpyArray, "labels labels"]) -> Vector:
         """Multiply by the transpose: from numbers of steps and of pairs of steps to θ."""
         return self._join(states, pairs, self._features(states.dtype).T @ states)
 
-    def _join(self, states: Array, pairs: Array, weights: Array) -> Vector:
+    def _join(self, states: NumpyArray, pairs: NumpyArray, weights: NumpyArray) -> Vector:
         """Join sums over steps, pairs of steps and features to a vector of free parameters."""
         parts = {
             "end": states[self.step_order.last].sum(0),
@@ -289,7 +288,7 @@ class Indicators(AbstractByArrays):
             return PassResult(passes.step_order, *arrays)
         return passes
 
-    def look(self, theta: Vector, weights: Float[Array, " sequences"]) -> tuple[float, Vector]:
+    def look(self, theta: Vector, weights: Float[NumpyArray, " sequences"]) -> tuple[float, Vector]:
         """F and its gradient."""
         passes, parts, emission = self.passes(theta.tobytes())
         weight = weights[self.step_order.unit]
@@ -315,7 +314,9 @@ class Indicators(AbstractByArrays):
             value = np.inf
         return value, self._pull(states, pairs) + self.alpha * theta
 
-    def product(self, theta: Vector, weights: Float[Array, " sequences"], vector: Vector) -> Vector:
+    def product(
+        self, theta: Vector, weights: Float[NumpyArray, " sequences"], vector: Vector
+    ) -> Vector:
         """Multiply ∇²F by a vector, in the precision of that."""
         parts = self._parts(vector)
         if vector.dtype == np.float32:

@@ -13,18 +13,16 @@ import scipy.sparse
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import Shape, StepNumbers, TwoArrays
+from ..._runtime import NumpyArray, Shape, StepNumbers, TwoArrays
 from ...data import Names, count, numbers
 from ...inference.sparse import SparseFeatures
 from ...objectives import as_stored
-
-Array = np.ndarray
 
 
 class LabelNames(Names):
     """Names of the labels."""
 
-    def labels(self, codes: Int[Array, "..."]) -> Array:
+    def labels(self, codes: Int[NumpyArray, "..."]) -> NumpyArray:
         """Return the labels of codes, in the type of the original labels."""
         if self.index is None:
             return codes
@@ -43,12 +41,12 @@ Table = pd.DataFrame
 TAG = re.compile(r"O|[BIESLU]-.+")  # a tag of BIO, BIOES or BILOU
 BEGIN = "BSU"
 END = "ESLU"
-Features = Float[Array, "steps features"] | SparseFeatures
+Features = Float[NumpyArray, "steps features"] | SparseFeatures
 
 
 def read_labels(
     labels: ArrayLike, num_labels: int | None, columns: int | None
-) -> tuple[Array, int, LabelNames]:
+) -> tuple[NumpyArray, int, LabelNames]:
     """Return codes from 0, the number of labels, and their names if they are text."""
     array = np.asarray(labels)
     if array.ndim != 1 or not array.size:
@@ -91,7 +89,7 @@ def read_labels(
     return array.astype(np.int32), number, LabelNames()
 
 
-def read_scores(scores: ArrayLike, codes: Array, lengths: Array) -> Array:
+def read_scores(scores: ArrayLike, codes: NumpyArray, lengths: NumpyArray) -> NumpyArray:
     """Read frozen scores, in which −∞ marks an impossible label of a step."""
     array = _numbers("scores", scores)
     if array.ndim != 2 or len(array) != len(codes) or array.shape[1] < 2:
@@ -150,7 +148,7 @@ def _check_shape(features, steps: int) -> None:
 
 def read_free(
     free: Mapping[str, ArrayLike], shapes: dict[str, Shape]
-) -> dict[str, Int[Array, " free"]]:
+) -> dict[str, Int[NumpyArray, " free"]]:
     """Read the indices of the free entries, for parameters of which only some are free."""
     places = {}
     for name, mask in free.items():
@@ -165,7 +163,7 @@ def read_free(
     return places
 
 
-def counts(crf: Any) -> Float[Array, "units labels"]:
+def counts(crf: Any) -> Float[NumpyArray, "units labels"]:
     """Count the steps of each unit with each label."""
     out = np.zeros((crf.num_units, crf.num_labels))
     units = crf.sequence if crf.drop == "sequence" else np.arange(len(crf.codes))
@@ -173,7 +171,7 @@ def counts(crf: Any) -> Float[Array, "units labels"]:
     return out
 
 
-def seen_pairs(codes: Array, lengths: Array, num_labels: int) -> Array:
+def seen_pairs(codes: NumpyArray, lengths: NumpyArray, num_labels: int) -> NumpyArray:
     """Mark the pairs of successive labels in the data, `[labels, labels]`."""
     inside = np.ones(len(codes), bool)
     inside[np.cumsum(lengths) - lengths] = False
@@ -184,7 +182,7 @@ def seen_pairs(codes: Array, lengths: Array, num_labels: int) -> Array:
 
 
 def rank_steps(
-    probabilities: Float[Array, "steps labels"],
+    probabilities: Float[NumpyArray, "steps labels"],
     codes: StepNumbers,
     sequence: StepNumbers,
     names: LabelNames,
@@ -209,7 +207,7 @@ def rank_steps(
     return pd.DataFrame(columns, index=index).sort_values("probability", kind="stable")
 
 
-def _numbers(name: str, value) -> Array:
+def _numbers(name: str, value) -> NumpyArray:
     return numbers("CRF", name, value).astype(float)
 
 

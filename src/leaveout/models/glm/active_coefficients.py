@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from ..._runtime import NamedValues, RowCoefficients, ThreeArrays, jnp, record, static
+from ..._runtime import NamedValues, NumpyArray, RowCoefficients, ThreeArrays, jnp, record, static
 from ...data import join_remarks
-from ...linalg import Array, Norms, Predictors, SparseDesign
+from ...linalg import Norms, Predictors, SparseDesign
 from ...objectives import Vector
 from ..survival.cox import Cox
 from . import penalties
@@ -154,8 +154,8 @@ class Columns(Predictors):
     whole: Predictors
 
     def unit_predictors(
-        self, units: Int[Array, "refits width"], theta: Float[Array, "refits params"]
-    ) -> Float[Array, "refits width ..."]:
+        self, units: Int[NumpyArray, "refits width"], theta: Float[NumpyArray, "refits params"]
+    ) -> Float[NumpyArray, "refits width ..."]:
         if theta.shape[-1] == self.design.shape[1]:
             return super().unit_predictors(units, theta)
         return self.whole.unit_predictors(units, theta)

@@ -15,11 +15,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from ..._runtime import AnyTuple, Strings
+from ..._runtime import AnyTuple, NumpyArray, Strings
 from ...data import Names, codes, floats, match_labels
 from .rows import column, design
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -65,13 +63,13 @@ class BandedRidge:
     BandedRidge(9 units, 4 targets; bands a: 2, b: 3)
     """
 
-    design: Float[Array, "units features"]
-    y: Float[Array, "units targets"]
-    band: Int[Array, " features"]
+    design: Float[NumpyArray, "units features"]
+    y: Float[NumpyArray, "units targets"]
+    band: Int[NumpyArray, " features"]
     bands: AnyTuple
     names: Strings
     targets: AnyTuple
-    sample_weight: Float[Array, " units"] | None
+    sample_weight: Float[NumpyArray, " units"] | None
     intercept: bool
     shared: bool
     labels: Names
@@ -100,7 +98,7 @@ class BandedRidge:
             w=sample_weight,
         )
         designs = [design("BandedRidge", part, False) for part in parts]
-        if any(not isinstance(x, Array) for x, _ in designs):
+        if any(not isinstance(x, NumpyArray) for x, _ in designs):
             raise TypeError("BandedRidge: X must be dense; give X.toarray().")
         if len({len(x) for x, _ in designs}) > 1:
             raise ValueError(
@@ -150,7 +148,7 @@ class BandedRidge:
         return f"BandedRidge({self.num_units} units, {self.y.shape[1]} targets; bands {shown}{ellipsis})"
 
 
-def _targets(Y, n: int) -> Float[Array, "units targets"]:
+def _targets(Y, n: int) -> Float[NumpyArray, "units targets"]:
     y = floats("BandedRidge", "Y", Y)
     if y.ndim == 1:
         y = y[:, None]

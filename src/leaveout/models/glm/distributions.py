@@ -28,6 +28,7 @@ from ..._runtime import (
     Arrays,
     MakeArray,
     NumberAndArray,
+    NumpyArray,
     ThreeArrayFunction,
     TwoNumbers,
     numpy_of,
@@ -35,7 +36,6 @@ from ..._runtime import (
 )
 from ...objectives import LOG_DENSITY, LOG_PROBABILITY
 
-Array = np.ndarray
 Formulas = dict[int, MakeArray]  # formulas by the order of the derivative
 # exponent whose squared exponential does not overflow; no row of a refit has a larger curvature
 HUGE = 500.0
@@ -43,7 +43,7 @@ LARGEST_COUNT = 1e18  # mean of Poisson's distribution above which NumPy's integ
 STIRLING = 16.0  # argument from which four terms of the series are exact to rounding
 
 
-def exponential(x: Array) -> Array:
+def exponential(x: NumpyArray) -> NumpyArray:
     """Compute eˣ without overflow, as it is summed with weights.
 
     Nothing is proved of larger losses (`enclosure_theorem`).
@@ -51,7 +51,7 @@ def exponential(x: Array) -> Array:
     return np.exp(np.minimum(x, HUGE))
 
 
-def domain(y: Array, inside: Array, loss: str, allowed: str) -> None:
+def domain(y: NumpyArray, inside: NumpyArray, loss: str, allowed: str) -> None:
     """Raise `ValueError` if some y is outside."""
     if not inside.all():
         worst = y[~inside]
@@ -60,11 +60,11 @@ def domain(y: Array, inside: Array, loss: str, allowed: str) -> None:
         )
 
 
-def are_counts(y: Array) -> Array:
+def are_counts(y: NumpyArray) -> NumpyArray:
     return (y >= 0) & (y == np.floor(y))
 
 
-def moments(y: Array, weight: Array) -> TwoNumbers:
+def moments(y: NumpyArray, weight: NumpyArray) -> TwoNumbers:
     """Compute the weighted mean and variance of responses."""
     mean = float(np.average(y, weights=weight))
     return mean, float(np.average((y - mean) ** 2, weights=weight))
@@ -83,11 +83,11 @@ class Family(abc.ABC):
     def loss(self, mean: Any, log_mean: Any, phi: Any, tau: Any, y: Any) -> Any:
         """Compute −log density, in NumPy or in JAX."""
 
-    def check(self, y: Array) -> None:
+    def check(self, y: NumpyArray) -> None:
         """Raise ValueError if some y is outside the domain."""
         domain(y, y > 0, self.title, "positive")
 
-    def mean(self, eta: Array) -> Array:
+    def mean(self, eta: NumpyArray) -> NumpyArray:
         """Compute the mean from the linear predictor, in NumPy, without overflow."""
         return eta if self.link == "identity" else exponential(eta)
 
@@ -95,38 +95,40 @@ class Family(abc.ABC):
         """Compute the variance of y."""
         raise NotImplementedError
 
-    def draw(self, rng: np.random.Generator, mean: Array, phi: Array) -> Array:
+    def draw(self, rng: np.random.Generator, mean: NumpyArray, phi: NumpyArray) -> NumpyArray:
         """Draw responses."""
         raise NotImplementedError
 
-    def start(self, y: Array, weight: Array, share: float = 1.0) -> NumberAndArray:
+    def start(self, y: NumpyArray, weight: NumpyArray, share: float = 1.0) -> NumberAndArray:
         """Return an η without regressors and τ, from which a fit starts.
 
         Moments, with φ times a share.
         """
         raise NotImplementedError
 
-    def formulas(self, eta: Array, phi: Any, tau: Any, y: Array) -> Formulas:
+    def formulas(self, eta: NumpyArray, phi: Any, tau: Any, y: NumpyArray) -> Formulas:
         """Return −log density without its `constant`, and its derivatives in η up to the third
         order, in NumPy.
         """
         return {}
 
-    def constant(self, phi: Any, tau: Any, y: Array) -> Array | float:
+    def constant(self, phi: Any, tau: Any, y: NumpyArray) -> NumpyArray | float:
         """Compute the part of −log density that does not depend on η."""
         return 0.0
 
-    def terms(self, order: int, size: Array, eta: Array, phi: Any, tau: Any, y: Array) -> Array:
+    def terms(
+        self, order: int, size: NumpyArray, eta: NumpyArray, phi: Any, tau: Any, y: NumpyArray
+    ) -> NumpyArray:
         """Bound the sum of the sizes of the terms of −log density or of a derivative in η, of which
         `size` is the size.
         """
         return size
 
-    def formulas_of_tau(self, eta: Array, phi: Any, tau: Any, y: Array) -> Formulas:
+    def formulas_of_tau(self, eta: NumpyArray, phi: Any, tau: Any, y: NumpyArray) -> Formulas:
         """Return the derivatives in τ of `formulas` of orders zero to two."""
         return {}
 
-    def constant_of_tau(self, phi: Any, tau: Any, y: Array) -> Array:
+    def constant_of_tau(self, phi: Any, tau: Any, y: NumpyArray) -> NumpyArray:
         """Compute the derivative of `constant` in τ."""
         raise NotImplementedError
 
@@ -436,7 +438,7 @@ class NegativeBinomialFamily(Family):
         return distance - mean / p * _hypergeometric(size + 1, 4 * (1 - p) / p**2)
 
 
-def _hypergeometric(a: Array, x: Array) -> Array:
+def _hypergeometric(a: NumpyArray, x: NumpyArray) -> NumpyArray:
     """Compute ₂F₁(a, ½; 2; −x) = 4/π ∫ cos²θ (1 + x sin²θ)^{−a} dθ from 0 to π/2.
 
     It uses the trapezoidal rule in v, where tan θ = sinh(v) / √(1 + a x). SciPy's function
@@ -510,7 +512,7 @@ class OrdinalFamily(Family):
         count = len(tau)
 
         # c_y and c_{y−1} depend on τ_m from level m on, and from the next on
-        def derivative(k: int, m: int) -> Array:
+        def derivative(k: int, m: int) -> NumpyArray:
             change = of_upper[k]() * ((level >= m) & (level < count)) + of_lower[k]() * (level > m)
             return change * (gaps[m] if m else 1.0)
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import linalg
 
-from ..._runtime import ArrayFunction, RowCoefficients, jnp, slices, static
+from ..._runtime import ArrayFunction, NumpyArray, RowCoefficients, jnp, slices, static
 from ...data import join_remarks
 from ...linalg import MappedDesign, Resident, SparseDesign
 from ...objectives import PerUnit, Units, as_stored
@@ -26,7 +26,6 @@ from .active_coefficients import around
 from .glm import GLM, PRODUCTS_FROM, AbstractRegression
 from .penalties import PerFeature, PerWeight, Ridge
 
-Array = np.ndarray
 # columns whose products are summed at a time, so that rounding grows with them and not with all
 GRAM_COLUMNS = 512
 
@@ -41,7 +40,7 @@ class DualGLM(AbstractRegression):
     original: AbstractRegression = static()
     ridge: PerFeature
     # Z₁⁻ᵀ at the pivots; with an intercept rows less their sum, by the weights
-    row_basis: Float[Array, "units rank"]
+    row_basis: Float[NumpyArray, "units rank"]
     mean: PerFeature  # of the columns; zero without an intercept
     # sums over columns and the factor are off by so many units, which proofs count as columns
     further_columns: int = static()
@@ -98,7 +97,7 @@ class DualGLM(AbstractRegression):
         u = theta[..., : self.num_features]
         p = len(self.ridge)
         weights = u @ self.row_basis.T
-        if isinstance(weights, Array):
+        if isinstance(weights, NumpyArray):
             flat = self.original.lines.pull(weights.reshape(-1, weights.shape[-1]))[:, :p]
             coef = flat.reshape(*weights.shape[:-1], -1)
         else:
@@ -138,7 +137,7 @@ class DualGLM(AbstractRegression):
         return replace(super().units, features=features)
 
     @property
-    def unseen_variance(self) -> Float[Array, " natural"]:
+    def unseen_variance(self) -> Float[NumpyArray, " natural"]:
         """Diagonal of H⁻¹ of coefficients and intercept along moves that no row sees, where the
         penalty alone is curved.
         """
@@ -186,7 +185,7 @@ def _gram(
     ridge: PerFeature,
     mean: PerFeature,
     share: PerUnit,
-) -> Float[Array, "units units"]:
+) -> Float[NumpyArray, "units units"]:
     """Compute X R⁻¹Xᵀ of centred columns, some columns at a time."""
     n = model.num_units
     p = len(ridge)
@@ -205,7 +204,7 @@ def _gram(
     return out
 
 
-def _with_ones(rows: Float[Array, "rows rank"], intercept: bool) -> RowCoefficients:
+def _with_ones(rows: Float[NumpyArray, "rows rank"], intercept: bool) -> RowCoefficients:
     if intercept:
         return np.insert(rows, rows.shape[1], 1.0, axis=1)
     return rows

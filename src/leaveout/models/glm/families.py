@@ -190,19 +190,7 @@ class Poisson(AbstractFamilyLoss):
         return {}
 
 
-class AbstractShapeLoss(AbstractFamilyLoss):
-    """Loss of a positive mean under a shape that is held fixed."""
-
-    shape: Number
-    link: links.AbstractLink
-    has_dispersion = True
-
-    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
-        self.shape = positive(f"{type(self).__name__}: shape", shape)
-        self.link = links.resolve(link)
-
-
-class Gamma(AbstractShapeLoss):
+class Gamma(AbstractFamilyLoss):
     """Gamma loss, `ν (y/μ + log μ) − (ν − 1) log y − ν log ν + log Γ(ν)`: −log of the gamma density
     of mean μ and shape ν.
 
@@ -231,9 +219,16 @@ class Gamma(AbstractShapeLoss):
     array([0.307, 1.921])
     """
 
+    shape: Number
+    link: links.AbstractLink
     family = distributions.GAMMA
+    has_dispersion = True
     convex_links: ClassVar[Convex] = {"log": 1.0, "inverse": None}  # ℓ″ = νy e^{−η}; ν/η²
     fourth = 1.0
+
+    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.shape = positive("Gamma: shape", shape)
+        self.link = links.resolve(link)
 
     def _formulas_under(self, link: str, eta: ndarray, y: ndarray) -> Formulas:
         if link != "inverse":
@@ -249,7 +244,7 @@ class Gamma(AbstractShapeLoss):
         return within(eta > 0, formulas)
 
 
-class InverseGaussian(AbstractShapeLoss):
+class InverseGaussian(AbstractFamilyLoss):
     """Inverse Gaussian loss, `λ (y − μ)² / (2 μ² y) + ½ log(2π y³ / λ)`: −log of the density of
     mean μ and shape λ.
 
@@ -275,8 +270,15 @@ class InverseGaussian(AbstractShapeLoss):
     array([0.919, 2.209])
     """
 
+    shape: Number
+    link: links.AbstractLink
     family = distributions.INVERSE_GAUSSIAN
+    has_dispersion = True
     convex_links: ClassVar[Convex] = {"inverse_squared": None}  # ℓ″ = λ/4 η^{−3/2}
+
+    def __init__(self, shape: float = 1.0, link: str | links.AbstractLink = "log"):
+        self.shape = positive("InverseGaussian: shape", shape)
+        self.link = links.resolve(link)
 
     def _formulas_under(self, link: str, eta: ndarray, y: ndarray) -> Formulas:
         if link != "inverse_squared":

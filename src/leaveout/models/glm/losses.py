@@ -517,9 +517,6 @@ class AbstractRobust(AbstractLoss):
     ceiling = 1.0
     title: ClassVar[str]
 
-    def __init__(self, delta: float = 1.345):
-        self.delta = positive(f"{type(self).__name__}: delta", delta)
-
     def peak(self, y: ndarray) -> ndarray | None:
         return y
 
@@ -563,6 +560,9 @@ class Huber(AbstractRobust):
 
     title = "Huber"
     smooth = False
+
+    def __init__(self, delta: float = 1.345):
+        self.delta = positive("Huber: delta", delta)
 
     def __call__(self, eta: Array, y: Array) -> Array:
         r = jnp.abs(y - eta)
@@ -608,6 +608,9 @@ class PseudoHuber(AbstractRobust):
     """
 
     title = "pseudo-Huber"
+
+    def __init__(self, delta: float = 1.345):
+        self.delta = positive("PseudoHuber: delta", delta)
 
     def __call__(self, eta: Array, y: Array) -> Array:
         return (jnp.sqrt(1 + ((y - eta) / self.delta) ** 2) - 1) * self.delta**2

@@ -20,14 +20,13 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from ..._runtime import UnitFlags, static
+from ..._runtime import NumpyArray, UnitFlags, static
 from ...linalg import UNIT
 from ...objectives import Matrix, PerUnit, Units, as_stored
 from . import losses, penalties
 from .glm import GLM
 
-Array = np.ndarray
-RowColumns = Float[Array, "rows columns"]
+RowColumns = Float[NumpyArray, "rows columns"]
 SLICES = 5  # slices of a number: 100 bits, so that 10¹³ may cancel
 # mean by standard deviation, from which a column beside others that span the constant is centred
 CENTRED_FROM = 100
@@ -55,7 +54,7 @@ class OrthogonalGLM(GLM):
     def as_given(self) -> GLM:
         return self.original
 
-    def coordinates(self, rows: Any) -> Float[Array, "rows params"]:
+    def coordinates(self, rows: Any) -> Float[NumpyArray, "rows params"]:
         if not self.is_shift:
             return product(rows, self.basis)[0]
         centred = np.array(rows, float)
@@ -89,7 +88,7 @@ def orthogonal_form(model: Any) -> OrthogonalGLM | None:
 
     None where neither is to be had.
     """
-    if type(model) is not GLM or model.classes or not isinstance(model.design, Array):
+    if type(model) is not GLM or model.classes or not isinstance(model.design, NumpyArray):
         return None
     weight = model.row_weights
     plain = is_least_squares(model) and isinstance(model.penalty, penalties.Zero) and not model.cut
@@ -153,7 +152,7 @@ def _orthogonal_basis(model: GLM, weight: PerUnit) -> Matrix | None:
 
 
 def product(
-    rows: Float[Array, "rows inner"], basis: Float[Array, "inner columns"]
+    rows: Float[NumpyArray, "rows inner"], basis: Float[NumpyArray, "inner columns"]
 ) -> tuple[RowColumns, RowColumns]:
     """Compute a product whose entries are off by a unit of their last place and the second
     array.

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..._runtime import NumpyArray
 from ...objectives import LOG_PROBABILITY, Distribution, Matrix, PerRefit, RefitPoints
 from ...plans import RefitRows
 from . import losses
 from .distributions import GAMMA, GAUSSIAN, INVERSE_GAUSSIAN
-
-Array = np.ndarray
 
 
 def distribution(
@@ -81,9 +80,9 @@ class ResidualVariance:
     def __init__(
         self,
         rows: Any,
-        y: Array,
-        offset: Array | None,
-        weight: Array | None,
+        y: NumpyArray,
+        offset: NumpyArray | None,
+        weight: NumpyArray | None,
         loss: losses.AbstractLoss,
     ):
         self.rows = rows
@@ -97,7 +96,7 @@ class ResidualVariance:
     def _gram(self) -> Matrix:
         return self.rows.products(self.weight[None])[0]
 
-    def __call__(self, rows: RefitRows, theta: RefitPoints) -> Float[Array, "refits 1"]:
+    def __call__(self, rows: RefitRows, theta: RefitPoints) -> Float[NumpyArray, "refits 1"]:
         index = rows.units(len(self.y))
         removed_weight = np.where(
             rows.index < len(self.y), (1 - rows.weight) * self.weight[index], 0.0
@@ -117,8 +116,8 @@ class ResidualVariance:
 
     def _quadratic(
         self,
-        index: Int[Array, "refits width"],
-        removed_weight: Float[Array, "refits width"],
+        index: Int[NumpyArray, "refits width"],
+        removed_weight: Float[NumpyArray, "refits width"],
         theta: RefitPoints,
     ) -> PerRefit:
         """Compute Σ w r² without the left-out rows from its value at a nearby θ.

@@ -22,12 +22,11 @@ from typing import Any, Self
 import numpy as np
 from scipy import special
 
-from ..._runtime import Scalar, jax, jnp
+from ..._runtime import NumpyArray, Scalar, jax, jnp
 from ...data import share
 from .distributions import Formulas, domain
 from .loss import AbstractLoss, Number, positive
 
-Array = np.ndarray
 Kinks = tuple[tuple[float, Any, Any], ...]
 
 
@@ -92,7 +91,7 @@ class AbstractRounded(AbstractLoss):
         )
         return jnp.asarray(sum(terms))
 
-    def formulas(self, eta: Array, y: Array) -> Formulas:
+    def formulas(self, eta: NumpyArray, y: NumpyArray) -> Formulas:
         h = float(self.width)
         kinks = [(a, b, (b * eta + c) / h) for a, b, c in self.kinks(y)]
         curvature = lambda t: special.expit(t) * special.expit(-t)
@@ -113,7 +112,7 @@ class AbstractRounded(AbstractLoss):
         """Sum of the slopes a of the kinks."""
         return sum(a for a, *_ in self.kinks(0.0))
 
-    def sharp(self, eta: Array, y: Array) -> Array:
+    def sharp(self, eta: NumpyArray, y: NumpyArray) -> NumpyArray:
         """Compute the loss with its kinks, not rounded.
 
         Parameters
@@ -130,7 +129,7 @@ class AbstractRounded(AbstractLoss):
         """
         return sum(a * np.maximum(b * eta + c, 0.0) for a, b, c in self.kinks(np.asarray(y, float)))
 
-    def gap(self, eta: Array, y: Array) -> Array:
+    def gap(self, eta: NumpyArray, y: NumpyArray) -> NumpyArray:
         """Bound a row's share, by its weight, of the distance of the objective with kinks from its
         minimum.
 
@@ -176,7 +175,7 @@ class AbstractRounded(AbstractLoss):
             f"kinks by {self.most:.2g} at most, and the objective with kinks at a refit above its least by as much a row"
         )
 
-    def scale(self, y: Array) -> str:
+    def scale(self, y: NumpyArray) -> str:
         return self.kink_name
 
 
@@ -219,7 +218,7 @@ class Quantile(AbstractRounded):
         level = float(self.level)
         return (level, -1.0, y), (1 - level, 1.0, -y)
 
-    def start(self, y: Array, weight: Array) -> Any:
+    def start(self, y: NumpyArray, weight: NumpyArray) -> Any:
         return float(np.quantile(y, float(self.level)))
 
     @property
@@ -265,7 +264,7 @@ class EpsilonInsensitive(AbstractRounded):
         epsilon = float(self.epsilon)
         return (1.0, -1.0, y - epsilon), (1.0, 1.0, -y - epsilon)
 
-    def start(self, y: Array, weight: Array) -> Any:
+    def start(self, y: NumpyArray, weight: NumpyArray) -> Any:
         return float(np.median(y))
 
     @property
@@ -304,7 +303,7 @@ class Hinge(AbstractRounded):
     def kinks(self, y: Any) -> Kinks:
         return ((1.0, -y, 1.0),)
 
-    def check(self, y: Array) -> None:
+    def check(self, y: NumpyArray) -> None:
         domain(y, np.abs(y) == 1, "hinge", "−1 or 1")
 
     kink_name = "hinge loss"

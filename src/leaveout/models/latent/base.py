@@ -17,6 +17,7 @@ from ..._runtime import (
     Indices,
     ListedUnits,
     ListedValues,
+    NumpyArray,
     PerRefitRow,
     PyTree,
     RowCoefficients,
@@ -42,8 +43,6 @@ from ...objectives import (
 from .quadrature import marginal_losses, marginal_means, with_coefficients
 from .responses import ResponseRows
 
-Array = np.ndarray
-
 
 class DesignRegressions(NamedTuple):
     """Regressions of the columns X of the design on the effects, given θ and w: effects U and
@@ -59,17 +58,17 @@ class DesignRegressions(NamedTuple):
     outer: PerRefitRow | float  # weights outside of the integrals
     # W, the curvatures ℓ″ at the modes with the weights inside
     weight: PerRefitRow
-    effects: Float[Array, "couplings coefficients refits rows"]  # U at the effects of each row
-    residual: Float[Array, "coefficients refits rows"]
+    effects: Float[NumpyArray, "couplings coefficients refits rows"]  # U at the effects of each row
+    residual: Float[NumpyArray, "coefficients refits rows"]
 
     @property
-    def information(self) -> Float[Array, "refits coefficients coefficients"]:
+    def information(self) -> Float[NumpyArray, "refits coefficients coefficients"]:
         """XᵀV⁻¹X."""
         return np.moveaxis((self.residual * (self.weight * self.outer)) @ self.design, 0, 1)
 
     def solve(
         self,
-    ) -> tuple[PerRefit, Float[Array, "coefficients refits rows"]]:
+    ) -> tuple[PerRefit, Float[NumpyArray, "coefficients refits rows"]]:
         """Compute log|XᵀV⁻¹X|, infinite where X is collinear, and (XᵀV⁻¹X)⁻¹Rᵀ."""
         # least eigenvalue, relative to the largest, beyond rounding
         information = self.information
@@ -130,8 +129,8 @@ class AbstractEngine(ABC):
 
     @abstractmethod
     def by_loadings(
-        self, slopes: Float[Array, "couplings refits rows"]
-    ) -> Float[Array, "refits hyper"]:
+        self, slopes: Float[NumpyArray, "couplings refits rows"]
+    ) -> Float[NumpyArray, "refits hyper"]:
         """Slopes in the parameters of A, from those in the entries of A, of rows as in
         `regressions`.
         """
@@ -161,7 +160,9 @@ class AbstractEngine(ABC):
             gradient[chunk, -1] = -np.sum(weight * np.sum(regressions.residual * solved, 0), 1)
         return value, gradient
 
-    def restricted_by_weight(self, theta: Points, weights: Weights) -> Float[Array, "refits units"]:
+    def restricted_by_weight(
+        self, theta: Points, weights: Weights
+    ) -> Float[NumpyArray, "refits units"]:
         """Compute the derivatives of ½ log|XᵀV⁻¹X| by the weights of units, at weights one."""
         regressions = self.regressions(theta, weights)
         if isinstance(regressions.outer, float):
@@ -182,7 +183,7 @@ class AbstractEngine(ABC):
         unit: Indices,
         run: Indices,
         units: int,
-    ) -> Float[Array, " runs"]:
+    ) -> Float[NumpyArray, " runs"]:
         """Compute what ½ log|XᵀV⁻¹X| falls by without runs of clusters that are apart, or without
         single rows.
 
@@ -217,7 +218,7 @@ RESTRICTED_ENTRIES = 2**20
 
 
 def jacobian_by_differences(
-    by_weight: Callable[[Points, State], tuple[Float[Array, "points units"], State]],
+    by_weight: Callable[[Points, State], tuple[Float[NumpyArray, "points units"], State]],
     theta: Vector,
 ) -> UnitVectors:
     """Compute ∂²F/∂θ∂w by central differences of the exact ∂F/∂w, which `by_weight` returns with
@@ -252,7 +253,7 @@ class AbstractLatentModel(AbstractClosedForm):
     def jacobian(self, theta: PyTree) -> UnitVectors:
         return self.engine.jacobian(np.asarray(theta, float))
 
-    def predictor_covariance(self, theta: Vector) -> Float[Array, "units units"] | None:
+    def predictor_covariance(self, theta: Vector) -> Float[NumpyArray, "units units"] | None:
         covariance, curvature = self.engine.covariances(np.asarray(theta, float))
         return with_coefficients(covariance, self.engine.data.design, curvature)
 
@@ -289,7 +290,7 @@ class AbstractLatentModel(AbstractClosedForm):
         theta: Points,
         weights: Weights,
         index: ListedUnits,
-        held: Bool[Array, "refits width"],
+        held: Bool[NumpyArray, "refits width"],
         state: State = None,
     ) -> RefitValues:
         mean, variance, tau, rows = self._conditional_moments(theta, weights, index, state)
@@ -313,7 +314,7 @@ class AbstractLatentModel(AbstractClosedForm):
         return marginal_means(self.engine.data.response, mean, variance, tau)
 
     def _conditional_moments(
-        self, theta: Points, weights: Weights, index: Array, state: State
+        self, theta: Points, weights: Weights, index: NumpyArray, state: State
     ) -> ArrayTuple:
         """Compute means and variances of the linear predictors of some rows given the seen ones,
         `[refits, width]`.

@@ -13,7 +13,16 @@ import scipy
 from numpy import linalg
 from numpy.typing import NDArray
 
-from ..._runtime import HALF_LOG_TAU, ArrayList, TwoArrays, join, members_by_label, record, slices
+from ..._runtime import (
+    HALF_LOG_TAU,
+    ArrayList,
+    NumpyArray,
+    TwoArrays,
+    join,
+    members_by_label,
+    record,
+    slices,
+)
 from ...linalg import solve_each
 from ...objectives import State
 from .effects import GroupingFactor, split
@@ -21,8 +30,6 @@ from .laplace import Field, Incidence, LaplaceEngine, LaplaceMode, Latent
 from .modes import ValueAndSteps, newton
 from .quadrature import marginal_losses
 from .responses import ResponseRows
-
-Array = np.ndarray
 
 SIDES = 500  # right-hand sides that are solved for at once
 
@@ -39,7 +46,7 @@ class CrossedFactors(LaplaceEngine):
         cls,
         data: ResponseRows,
         factors: tuple[GroupingFactor, ...],
-        unit: Array,
+        unit: NumpyArray,
         incidence: Incidence | None = None,
     ) -> Self:
         """Make the engine; `incidence` is that of the same factors with other entries of Λ
@@ -133,7 +140,7 @@ class CrossedFactors(LaplaceEngine):
         """The rows of each unit."""
         return members_by_label(self.unit)
 
-    def effects(self, theta: Array, codes: ArrayList, designs: ArrayList) -> TwoArrays:
+    def effects(self, theta: NumpyArray, codes: ArrayList, designs: ArrayList) -> TwoArrays:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
 
         −1 is a new level.
@@ -160,11 +167,11 @@ class CrossedFactors(LaplaceEngine):
     def keeps_factors(self) -> bool:
         return not self.data.response.quadratic  # few refits at a time are computed then
 
-    def modes(self, theta: Array) -> State:
+    def modes(self, theta: NumpyArray) -> State:
         """Modes given all data."""
         return self.full_mode(theta).starts(False)
 
-    def alone(self, theta: Array, unit: Array, joint: bool, start: State) -> TwoArrays:
+    def alone(self, theta: NumpyArray, unit: NumpyArray, joint: bool, start: State) -> TwoArrays:
         """Leave each listed unit out by itself, for a quadratic ℓ: the change of F, and the loss of
         the unit.
 
@@ -213,9 +220,9 @@ class CrossedFactors(LaplaceEngine):
 
 
 def joint_density(
-    mean: Array,
-    covariance: Array,
-    tau: Array,
+    mean: NumpyArray,
+    covariance: NumpyArray,
+    tau: NumpyArray,
     data: ResponseRows,
 ) -> float:
     """−log ∫ Π_i p(y_i | η_i) N(η; m, K) dη, by Laplace's approximation (Rasmussen and Williams
@@ -224,7 +231,7 @@ def joint_density(
     low = np.zeros_like(covariance)
     value = np.inf
 
-    def look(dual: Array) -> ValueAndSteps:
+    def look(dual: NumpyArray) -> ValueAndSteps:
         """Evaluate at η = m + K pull, for any K."""
         nonlocal low, value
         shift = covariance @ dual

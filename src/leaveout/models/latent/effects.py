@@ -23,6 +23,7 @@ from ..._runtime import (
     ArrayList,
     FloatArray,
     NamedValues,
+    NumpyArray,
     PerRow,
     RowNumbers,
     Shape,
@@ -43,8 +44,7 @@ from ...data import (
 )
 from .responses import ResponseRows
 
-Array = np.ndarray
-FreeValues = Float[Array, "... free"]
+FreeValues = Float[NumpyArray, "... free"]
 
 
 class Bar(NamedTuple):
@@ -63,7 +63,7 @@ class EffectBlock(NamedTuple):
 
     factor: str
     columns: Strings
-    design: Float[Array, "rows effects"]
+    design: Float[NumpyArray, "rows effects"]
     sizes: Shape
 
 
@@ -77,24 +77,24 @@ class GroupingFactor:
 
     name: str
     code: RowNumbers
-    levels: Array
+    levels: NumpyArray
     columns: Strings
-    design: Float[Array, "effects rows"]
-    scale: Float[Array, " effects"]  # factor that maps the given columns to these
-    row: Int[Array, " free"]
-    column: Int[Array, " free"]
+    design: Float[NumpyArray, "effects rows"]
+    scale: Float[NumpyArray, " effects"]  # factor that maps the given columns to these
+    row: Int[NumpyArray, " free"]
+    column: Int[NumpyArray, " free"]
 
     @property
     def q(self) -> int:
         return len(self.columns)
 
-    def root(self, free: FreeValues) -> Float[Array, "... effects effects"]:
+    def root(self, free: FreeValues) -> Float[NumpyArray, "... effects effects"]:
         """Λ."""
         out = np.zeros((*free.shape[:-1], self.q, self.q))
         out[..., self.row, self.column] = free
         return out
 
-    def rotate(self, free: FreeValues, design: Array) -> Float[Array, "effects ... rows"]:
+    def rotate(self, free: FreeValues, design: NumpyArray) -> Float[NumpyArray, "effects ... rows"]:
         """Compute Λᵀz of rows `[effects, rows]`."""
         out = np.zeros((self.q, *free.shape[:-1], design.shape[-1]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
@@ -102,15 +102,17 @@ class GroupingFactor:
         return out
 
     def by_free(
-        self, slopes: Float[Array, "effects ... rows"], design: Array
-    ) -> Float[Array, "free ... rows"]:
+        self, slopes: Float[NumpyArray, "effects ... rows"], design: NumpyArray
+    ) -> Float[NumpyArray, "free ... rows"]:
         """Return each row's slopes in the free entries, from those in Λᵀz."""
         free_slopes = np.empty((len(self.row), *slopes.shape[1:]))
         for k, (i, j) in enumerate(zip(self.row, self.column, strict=True)):
             free_slopes[k] = design[i] * slopes[j]
         return free_slopes
 
-    def information(self, free: Float[Array, " free"], weight: PerRow) -> Float[Array, "free free"]:
+    def information(
+        self, free: Float[NumpyArray, " free"], weight: PerRow
+    ) -> Float[NumpyArray, "free free"]:
         """Information ½ tr(V⁻¹ ∂V V⁻¹ ∂V) on the free entries from rows of these weights, as if
         there were no other factor.
         """
@@ -133,12 +135,12 @@ class GroupingFactor:
         )
         return information.sum(0)
 
-    def covariance(self, free: FreeValues, unit: float) -> Float[Array, "... effects effects"]:
+    def covariance(self, free: FreeValues, unit: float) -> Float[NumpyArray, "... effects effects"]:
         """Covariance of the effects, in units of the given columns."""
         root = self.root(free) * (self.scale * unit)[:, None]
         return root @ root.swapaxes(-1, -2)
 
-    def free(self, covariance: Any, unit: float) -> Float[Array, " free"]:
+    def free(self, covariance: Any, unit: float) -> Float[NumpyArray, " free"]:
         """Return the free entries of Λ of a covariance, which may be singular."""
         scales = self.scale * unit
         entries = np.reshape(np.asarray(covariance, float), (-1,))
@@ -154,7 +156,7 @@ class GroupingFactor:
         return _semidefinite(scaled, self.name)[self.row, self.column]
 
     @property
-    def diagonal(self) -> Array:
+    def diagonal(self) -> NumpyArray:
         """True for the free entries of Λ on its diagonal."""
         return self.row == self.column
 
@@ -168,7 +170,7 @@ class Parts:
     tau: FloatArray
 
 
-def split(theta: Array, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
+def split(theta: NumpyArray, data: ResponseRows, factors: tuple[GroupingFactor, ...]) -> Parts:
     """Split θ `[refits, params]` into its parts."""
     p = data.design.shape[1]
     ends = np.cumsum([p, *(len(factor.row) for factor in factors)])
@@ -176,7 +178,7 @@ def split(theta: Array, data: ResponseRows, factors: tuple[GroupingFactor, ...])
     return Parts(theta[:, :p], free, theta[:, theta.shape[1] - data.response.num_shared :])
 
 
-def _semidefinite(matrix: Array, name: str) -> Array:
+def _semidefinite(matrix: NumpyArray, name: str) -> NumpyArray:
     """Cholesky factor of a semidefinite matrix, with columns of zeros for zero pivots."""
     low = np.zeros_like(matrix)
     remainder = matrix.copy()
@@ -270,7 +272,7 @@ class BoundFormula:
     # factors, each with formulaic's specification of the terms that vary over it
     effects: tuple[tuple[str, Any], ...]
 
-    def new(self, data: Any) -> tuple[Array, ArrayList]:
+    def new(self, data: Any) -> tuple[NumpyArray, ArrayList]:
         """Return the rows of the fixed part and of each block for new data."""
         data = pandas_of("Mixed", "data", data)
         X = np.asarray(self.fixed_part.get_model_matrix(data), float)
@@ -408,7 +410,7 @@ def factors(
 
 def level_clusters(
     grouping_factors: tuple[GroupingFactor, ...], name: str
-) -> Int[Array, " levels"]:
+) -> Int[NumpyArray, " levels"]:
     """Label the levels of one factor by which of them share effects of the other factors, directly
     or through further levels.
 

@@ -21,6 +21,7 @@ from ..._runtime import (
     Indices,
     ListedUnits,
     ListedValues,
+    NumpyArray,
     RowNumbers,
     Strings,
     ThreeArrays,
@@ -50,8 +51,7 @@ from .leave_one_out import MAX_COVARIANCE_ROWS, RowsAlone, alone, rings
 from .precisions import STRUCTURES, AbstractStructure, natural_of, prior_of, unconstrained_of
 from .responses import FAMILIES, ResponseRows, ways
 
-Array = np.ndarray
-PerSite = Float[Array, " sites"]
+PerSite = Float[NumpyArray, " sites"]
 
 Family = Literal["poisson", "binomial", "gaussian"]
 Structure = Literal["bym2", "leroux", "car", "icar", "matern"]
@@ -109,14 +109,14 @@ class GaussianField(AbstractLatentModel):
     """
 
     y: PerSite
-    observed: Bool[Array, " sites"]
-    rows: Float[Array, "sites columns"]  # a column of ones, and standardised covariates
-    center: Float[Array, " features"]
-    scale: Float[Array, " features"]
+    observed: Bool[NumpyArray, " sites"]
+    rows: Float[NumpyArray, "sites columns"]  # a column of ones, and standardised covariates
+    center: Float[NumpyArray, " features"]
+    scale: Float[NumpyArray, " features"]
     offset: PerSite
     trials: PerSite
     edges: Edges
-    block: Int[Array, " sites"]
+    block: Int[NumpyArray, " sites"]
     family: str = static()
     structure: str = static()
     flat: bool = static()  # whether there is no prior
@@ -203,7 +203,7 @@ class GaussianField(AbstractLatentModel):
             runs=self._runs if self.num_units <= MAX_COVARIANCE_ROWS else None
         )
 
-    def _runs(self, like, first: Array, length: Array):
+    def _runs(self, like, first: NumpyArray, length: NumpyArray):
         """Return the pass over the data that computes the changes by leaving out each single
         unit.
         """
@@ -216,7 +216,7 @@ class GaussianField(AbstractLatentModel):
         if ring is None:
             return None
 
-        def unit_changes(theta: Array) -> TwoArrays:
+        def unit_changes(theta: NumpyArray) -> TwoArrays:
             changes = alone(self.engine.mode(np.reshape(theta, (1, -1)), ones, start), ring)
             return changes.losses[:, None], changes.joint
 
@@ -244,7 +244,7 @@ class GaussianField(AbstractLatentModel):
             return float(np.std(self.y[self.observed]))
         return 1.0
 
-    def _prior(self, hyper: Float[Array, "lanes hyper"]) -> TwoArrays:
+    def _prior(self, hyper: Float[NumpyArray, "lanes hyper"]) -> TwoArrays:
         parts = [
             prior_of(name, value, self._spread)
             for name, value in zip(self._hyper, hyper.T, strict=True)
@@ -391,7 +391,7 @@ def _area_graph(edges: Any):
     return Graph.build_contiguity(edges, rook=False)
 
 
-def _response(y) -> tuple[PerSite, Bool[Array, " sites"]]:
+def _response(y) -> tuple[PerSite, Bool[NumpyArray, " sites"]]:
     y = floats("GaussianField", "y", y)
     if y.ndim != 1 or len(y) < 3:
         raise ValueError(
@@ -425,7 +425,7 @@ def _sizes(name: str, value, request: bool, sites: int) -> PerSite:
     return as_stored(array)
 
 
-def _check_response(family: str, y: Array, trials: Array) -> None:
+def _check_response(family: str, y: NumpyArray, trials: NumpyArray) -> None:
     if family == "gaussian":
         if np.ptp(y) == 0:
             raise ValueError(
@@ -448,7 +448,7 @@ def _check_response(family: str, y: Array, trials: Array) -> None:
         )
 
 
-def _covariates(X, observed: Array) -> ThreeArrays:
+def _covariates(X, observed: NumpyArray) -> ThreeArrays:
     """Read the covariates.
 
     A column of ones and the standardised columns, with their means and deviations.

@@ -28,6 +28,7 @@ from ..._runtime import (
     ListedUnits,
     ListedValues,
     MakeArray,
+    NumpyArray,
     PerRefitRow,
     PerRow,
     PyTree,
@@ -61,10 +62,9 @@ from ...objectives import (
 from ..glm import new_rows
 from .base import jacobian_by_differences
 
-Array = np.ndarray
-PlaceSets = Float[Array, "places sets"]
-PlaceMatrices = Float[Array, "places rows rows"]
-PlaceRows = Float[Array, "places rows"]
+PlaceSets = Float[NumpyArray, "places sets"]
+PlaceMatrices = Float[NumpyArray, "places rows rows"]
+PlaceRows = Float[NumpyArray, "places rows"]
 
 
 def _matern12(r):
@@ -90,7 +90,7 @@ def _rbf(r):
 
 
 # k(r), and a function that returns −k′(r) / r
-KERNELS: dict[str, Callable[[Array], tuple[Array, MakeArray]]] = {
+KERNELS: dict[str, Callable[[NumpyArray], tuple[NumpyArray, MakeArray]]] = {
     "rbf": _rbf,
     "matern12": _matern12,
     "matern32": _matern32,
@@ -108,11 +108,11 @@ class ProcessFactor(NamedTuple):
     − μ), where M = LLᵀ.
     """
 
-    k: Float[Array, "places pairs"]  # of the pairs of rows in the lower triangle
-    kernel_slope: Callable[[], Float[Array, "places pairs"]]  # −k′(r) / r
+    k: Float[NumpyArray, "places pairs"]  # of the pairs of rows in the lower triangle
+    kernel_slope: Callable[[], Float[NumpyArray, "places pairs"]]  # −k′(r) / r
     S: PlaceRows
     right: PlaceRows  # S(y − μ)
-    factor: Float[Array, "places one_more one_more"]
+    factor: Float[NumpyArray, "places one_more one_more"]
 
     @property
     def terms(self) -> PlaceRows:
@@ -166,9 +166,9 @@ class GaussianProcess(AbstractClosedForm):
     15
     """
 
-    X: Float[Array, "rows features"]
+    X: Float[NumpyArray, "rows features"]
     y: PerRow
-    spread: Float[Array, " lengths"]
+    spread: Float[NumpyArray, " lengths"]
     kernel: str = static()
     flat: bool = static()
     labels: Names = static()
@@ -246,7 +246,7 @@ class GaussianProcess(AbstractClosedForm):
             at_limit=self._to_limit,
         )
 
-    def _at_end(self, theta: Vector, noise: float, length: float) -> Bool[Array, " params"]:
+    def _at_end(self, theta: Vector, noise: float, length: float) -> Bool[NumpyArray, " params"]:
         """Mark a deviation of the noise so far below that of y, and lengths so far above those of
         the columns.
         """
@@ -294,19 +294,21 @@ class GaussianProcess(AbstractClosedForm):
         )
 
     @cached_property
-    def _squares(self) -> Float[Array, "lengths rows rows"]:
+    def _squares(self) -> Float[NumpyArray, "lengths rows rows"]:
         """Compute squared distances along every feature with a length of its own."""
         parts = [self.X]
         if len(self.spread) > 1:
             parts = [column[:, None] for column in self.X.T]
         return np.maximum([scipy.spatial.distance.cdist(x, x, "sqeuclidean") for x in parts], 0.0)
 
-    def _pairs(self, matrices: Float[Array, "some rows rows"]) -> Float[Array, "some pairs"]:
+    def _pairs(
+        self, matrices: Float[NumpyArray, "some rows rows"]
+    ) -> Float[NumpyArray, "some pairs"]:
         """Return the lower triangles."""
         return matrices.reshape(len(matrices), self.num_units**2).take(self._below, axis=1)
 
     @cached_property
-    def _below(self) -> Int[Array, " pairs"]:
+    def _below(self) -> Int[NumpyArray, " pairs"]:
         """Places of the pairs, row > column, in a flattened square matrix."""
         row, column = np.tril_indices(self.num_units, -1)
         return row * self.num_units + column
@@ -355,7 +357,7 @@ class GaussianProcess(AbstractClosedForm):
         diagonal[:, n] = 1 + 2 * np.sum(right**2, 1)
         return ProcessFactor(k, kernel_slope, S, right, cholesky(M))
 
-    def _prior(self, theta: Points) -> tuple[Float[Array, " places"], Points]:
+    def _prior(self, theta: Points) -> tuple[Float[NumpyArray, " places"], Points]:
         """Compute −log p and its gradient.
 
         Lengths and deviations are independent, each Gamma(2, rate).
@@ -370,7 +372,7 @@ class GaussianProcess(AbstractClosedForm):
         slope[:, 1:] = grown - 1
         return np.sum(grown - theta[:, 1:], 1), slope
 
-    def _in_parts(self, function: Callable[..., Any], *arrays: Array) -> Any:
+    def _in_parts(self, function: Callable[..., Any], *arrays: NumpyArray) -> Any:
         """Apply a function to as many places as are factorised together."""
         size = FACTORISED_ENTRIES // self.num_units**2
         with silence("all"):
@@ -387,7 +389,7 @@ class GaussianProcess(AbstractClosedForm):
         )
         return value, slope, None
 
-    def _look(self, theta: Points, weights: Weights) -> tuple[Float[Array, " places"], Points]:
+    def _look(self, theta: Points, weights: Weights) -> tuple[Float[NumpyArray, " places"], Points]:
         factor = self._factorise(theta, weights)
         prior, slope = self._prior(theta)
         inverse, beta = factor.inverse()
@@ -413,7 +415,7 @@ class GaussianProcess(AbstractClosedForm):
         finite = np.isfinite(value)
         return np.where(finite, value, np.inf), np.where(finite[:, None], slope, 0.0)
 
-    def values(self, theta: Points, weights: Float[Array, "sets units"]) -> PlaceSets:
+    def values(self, theta: Points, weights: Float[NumpyArray, "sets units"]) -> PlaceSets:
         # one factor at each θ gives F of all sets of rows that are seen
         seen = np.asarray(weights) > 0
         if not np.array_equal(seen, weights):
@@ -431,7 +433,7 @@ class GaussianProcess(AbstractClosedForm):
             values = values + size * (theta[:, -1:] + HALF_LOG_TAU) + self._prior(theta)[0][:, None]
         return np.fmin(values, np.inf)
 
-    def _without(self, theta: Points, seen: Bool[Array, "sets rows"]) -> PlaceSets:
+    def _without(self, theta: Points, seen: Bool[NumpyArray, "sets rows"]) -> PlaceSets:
         """Compute ½ βᵀβ̃ + ½ log|M| of some sets of rows, from that of all rows and blocks of
         M⁻¹.
         """
@@ -472,7 +474,7 @@ class GaussianProcess(AbstractClosedForm):
         theta: Points,
         weights: Weights,
         index: ListedUnits,
-        held: Bool[Array, "refits width"],
+        held: Bool[NumpyArray, "refits width"],
         state: State = None,
     ) -> RefitValues:
         rows = np.minimum(index, self.num_units - 1)
@@ -509,14 +511,16 @@ class GaussianProcess(AbstractClosedForm):
             The mixed derivatives.
         """
 
-        def by_weight(points: Points, state: State) -> tuple[Float[Array, "points units"], State]:
+        def by_weight(
+            points: Points, state: State
+        ) -> tuple[Float[NumpyArray, "points units"], State]:
             mean, variance = self._conditional(points, np.ones((len(points), self.num_units)))
             square = (self.y - mean) ** 2 + variance
             return points[:, -1:] + 0.5 * np.exp(-2 * points[:, -1:]) * square, None
 
         return jacobian_by_differences(by_weight, np.asarray(theta, float))
 
-    def predictor_covariance(self, theta: Vector) -> Float[Array, "units units"] | None:
+    def predictor_covariance(self, theta: Vector) -> Float[NumpyArray, "units units"] | None:
         """Covariance of the linear predictors of all rows, given all data; the prior of the
         constant mean is flat.
 
@@ -546,7 +550,7 @@ class GaussianProcess(AbstractClosedForm):
             runs=self._runs,
         )
 
-    def _runs(self, like, first: Array, length: Array):
+    def _runs(self, like, first: NumpyArray, length: NumpyArray):
         """Return the pass over the data that computes the exact changes by leaving out each single
         row.
         """
@@ -566,7 +570,7 @@ class GaussianProcess(AbstractClosedForm):
 def _eliminate(
     inverse: PlaceMatrices,
     beta: PlaceRows,
-    index: Int[Array, "sets width"],
+    index: Int[NumpyArray, "sets width"],
 ) -> PlaceSets:
     """Compute ½ βᵀB⁻¹β − ½ log|B| with B a block of M⁻¹ and β a part, for each set of rows, one row
     after the other.
@@ -583,7 +587,7 @@ def _eliminate(
     return values
 
 
-def _read(X, y) -> tuple[Float[Array, "rows features"], PerRow]:
+def _read(X, y) -> tuple[Float[NumpyArray, "rows features"], PerRow]:
     X, y = (floats("GaussianProcess", name, value) for name, value in (("X", X), ("y", y)))
     if X.ndim == 1:
         X = X[:, None]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._runtime import ArrayList, ThreeArrays, TwoArrays, join, record, slices
+from ..._runtime import ArrayList, NumpyArray, ThreeArrays, TwoArrays, join, record, slices
 from ...objectives import STENCIL, Costs
 from .base import AbstractEngine, DesignRegressions
 from .effects import GroupingFactor, split
@@ -30,8 +30,6 @@ from .quadrature import (
     marginal_losses,
 )
 from .responses import ResponseRows
-
-Array = np.ndarray
 
 # numbers of rows, nodes and refits that are computed together: about the size of a cache
 NODE_ENTRIES = 2**17
@@ -97,7 +95,7 @@ class OneFactor(AbstractEngine):
     def num_clusters(self) -> int:
         return len(self.rows.first)
 
-    def make_clusters(self, theta: Array, omega: Array | float = 1.0) -> Clusters:
+    def make_clusters(self, theta: NumpyArray, omega: NumpyArray | float = 1.0) -> Clusters:
         """Make the clusters at θ `[refits, params]`, with rows of weight ω `[refits or 1,
         rows]`.
         """
@@ -112,11 +110,11 @@ class OneFactor(AbstractEngine):
 
     def gather_clusters(
         self,
-        theta: Array,
-        lane: Array,
-        cluster: Array,
-        omega: Array | float = 1.0,
-    ) -> tuple[Clusters, Array, Array]:
+        theta: NumpyArray,
+        lane: NumpyArray,
+        cluster: NumpyArray,
+        omega: NumpyArray | float = 1.0,
+    ) -> tuple[Clusters, NumpyArray, NumpyArray]:
         """Gather the listed clusters, each at the θ of a refit, with the given weights of their
         rows, by default one.
 
@@ -135,7 +133,7 @@ class OneFactor(AbstractEngine):
         clusters = Clusters(data.response, ragged, e, a, tau, data.y, data.size * omega, data.fixed)
         return clusters, place, ragged.cluster
 
-    def look(self, theta: Array, weights: Array, state: Array | None) -> ThreeArrays:
+    def look(self, theta: NumpyArray, weights: NumpyArray, state: NumpyArray | None) -> ThreeArrays:
         """Compute F, its gradients, and the modes `[refits, effects · clusters]`."""
         if self.outer_weights and len(theta) > 1 and (theta == theta[0]).all():
             start = None if state is None else state[:1]
@@ -189,7 +187,7 @@ class OneFactor(AbstractEngine):
         return value.sum(1), np.concatenate([of_z, of_free.T, of_tau.T], 1), modes
 
     def cluster_gradients(
-        self, theta: Array, state: Array | None = None, omega: Array | float = 1.0
+        self, theta: NumpyArray, state: NumpyArray | None = None, omega: NumpyArray | float = 1.0
     ) -> ThreeArrays:
         """Compute f of every cluster `[refits, clusters]`, its gradients `[refits, clusters,
         params]`, and the modes.
@@ -200,7 +198,7 @@ class OneFactor(AbstractEngine):
         of_free = map(total, self.factor.by_free(slopes.a, self.design))
         return slopes.value, np.stack([*of_z, *of_free, *map(total, slopes.tau)], -1), modes
 
-    def jacobian(self, theta: Array) -> Array:
+    def jacobian(self, theta: NumpyArray) -> NumpyArray:
         """Compute `∂²F/∂θ∂w_n` at weights one.
 
         For clusters these are their gradients. For rows they are differences in the weight of each
@@ -227,12 +225,12 @@ class OneFactor(AbstractEngine):
 
     def joint(
         self,
-        theta: Array,
-        weights: Array,
-        lane: Array,
-        cluster: Array,
-        state: Array | None,
-    ) -> Array:
+        theta: NumpyArray,
+        weights: NumpyArray,
+        lane: NumpyArray,
+        cluster: NumpyArray,
+        state: NumpyArray | None,
+    ) -> NumpyArray:
         """Compute −log of the density of the listed clusters as new ones, each at the θ of a
         refit.
         """
@@ -245,12 +243,12 @@ class OneFactor(AbstractEngine):
 
     def pointwise(
         self,
-        theta: Array,
-        weights: Array | None,
-        lane: Array,
-        cluster: Array,
-        state: Array | None,
-    ) -> Array:
+        theta: NumpyArray,
+        weights: NumpyArray | None,
+        lane: NumpyArray,
+        cluster: NumpyArray,
+        state: NumpyArray | None,
+    ) -> NumpyArray:
         """Compute the sum over the rows of each cluster of −log of a row's own density."""
 
         def chunk_losses(chunk):
@@ -267,12 +265,12 @@ class OneFactor(AbstractEngine):
 
     def conditional(
         self,
-        theta: Array,
-        weights: Array | None,
-        lane: Array,
-        unit: Array,
-        state: Array | None,
-    ) -> Array:
+        theta: NumpyArray,
+        weights: NumpyArray | None,
+        lane: NumpyArray,
+        unit: NumpyArray,
+        state: NumpyArray | None,
+    ) -> NumpyArray:
         """Compute −log p(y_i | seen rows of its cluster) of listed rows, each in a refit.
 
         By default all others are seen.
@@ -281,11 +279,13 @@ class OneFactor(AbstractEngine):
             theta, weights, lane, unit, lambda clusters, cluster: clusters.score(self.scoring)
         )
 
-    def modes(self, theta: Array) -> Array:
+    def modes(self, theta: NumpyArray) -> NumpyArray:
         """Modes given all data, `[effects, clusters]`."""
         return self.make_clusters(theta[None]).mode().b[:, 0]
 
-    def alone(self, theta: Array, unit: Array, joint: bool, start: Array) -> TwoArrays:
+    def alone(
+        self, theta: NumpyArray, unit: NumpyArray, joint: bool, start: NumpyArray
+    ) -> TwoArrays:
         """Leave each listed unit out by itself: the change of F, and the loss of the unit, which
         joint losses of rows are not.
 
@@ -353,7 +353,9 @@ class OneFactor(AbstractEngine):
         chunks = np.split(np.arange(len(cluster)), np.flatnonzero(np.diff(part)) + 1)
         return np.concatenate([function(chunk) for chunk in chunks], -1)
 
-    def predictors(self, theta: Array, weights: Array, state: Array | None = None) -> ThreeArrays:
+    def predictors(
+        self, theta: NumpyArray, weights: NumpyArray, state: NumpyArray | None = None
+    ) -> ThreeArrays:
         omega = weights[:, self.rows.cluster if self.outer_weights else self.order]
         clusters = self.make_clusters(theta, omega)
         mode = clusters.mode()
@@ -364,7 +366,7 @@ class OneFactor(AbstractEngine):
         variance[:, self.order] = spread
         return mean, variance, clusters.tau
 
-    def covariances(self, theta: Array) -> TwoArrays:
+    def covariances(self, theta: NumpyArray) -> TwoArrays:
         """Covariance of all rows' predictors given β and all data at θ `[params]`, `[rows, rows]`.
 
         And ωℓ″ of each row.
@@ -379,7 +381,7 @@ class OneFactor(AbstractEngine):
         return across[np.ix_(model_order, model_order)], curvature[0, model_order]
 
     def regressions(
-        self, theta: Array, weights: Array, state: Array | None = None
+        self, theta: NumpyArray, weights: NumpyArray, state: NumpyArray | None = None
     ) -> DesignRegressions:
         clusters = self.make_clusters(theta, self._inner_weights(weights))
         mode = clusters.mode(self._start(state, slice(None)))
@@ -399,10 +401,10 @@ class OneFactor(AbstractEngine):
             mode.eta[:, self.model_order], X, unit, outer, weight, effects, residual
         )
 
-    def by_loadings(self, slopes: Array) -> Array:
+    def by_loadings(self, slopes: NumpyArray) -> NumpyArray:
         return np.sum(self.factor.by_free(slopes, self.design), -1).T
 
-    def effects(self, theta: Array, codes: ArrayList, designs: ArrayList) -> TwoArrays:
+    def effects(self, theta: NumpyArray, codes: ArrayList, designs: ArrayList) -> TwoArrays:
         """Mean and variance of `zᵀu` given all data, at θ `[params]`, for rows with these levels.
 
         −1 is a new level.

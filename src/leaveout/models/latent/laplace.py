@@ -43,6 +43,7 @@ from jaxtyping import Float, Int
 
 from ..._runtime import (
     Indices,
+    NumpyArray,
     RowNumbers,
     ThreeArrays,
     TwoArrays,
@@ -58,13 +59,12 @@ from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
 from .modes import MODE_ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows
 
-Array = np.ndarray
-EntriesOfLanes = Float[Array, "lanes entries"]
-LaneEffects = Float[Array, "lanes size"]
+EntriesOfLanes = Float[NumpyArray, "lanes entries"]
+LaneEffects = Float[NumpyArray, "lanes size"]
 
-Lanes = Float[Array, " lanes"]
-Rows = Float[Array, "lanes rows"]
-Loadings = Float[Array, "couplings lanes rows"]
+Lanes = Float[NumpyArray, " lanes"]
+Rows = Float[NumpyArray, "lanes rows"]
+Loadings = Float[NumpyArray, "couplings lanes rows"]
 
 
 @record
@@ -78,17 +78,17 @@ class Field:
     """
 
     terms: Sequence["scipy.sparse.sparray"]
-    coefficients: Callable[[Array], TwoArrays]
-    logdet: Callable[[Array], TwoArrays] | None = None
-    constraint: Array | None = None
-    prior: Callable[[Array], TwoArrays] | None = None
+    coefficients: Callable[[NumpyArray], TwoArrays]
+    logdet: Callable[[NumpyArray], TwoArrays] | None = None
+    constraint: NumpyArray | None = None
+    prior: Callable[[NumpyArray], TwoArrays] | None = None
     size: int = 1  # number of entries of ψ
 
 
 class Solver:
     """Solver with G, the inverse of a batch of matrices M on C u = 0: G = M⁻¹ − E Eᵀ."""
 
-    def __init__(self, factor: FrontalFactor, constraint: Array | None):
+    def __init__(self, factor: FrontalFactor, constraint: NumpyArray | None):
         self.factor = factor
         self.edge = None
         self.logdet = factor.logdet
@@ -104,8 +104,8 @@ class Solver:
         )
 
     def solve(
-        self, right: Float[Array, "lanes size columns"]
-    ) -> Float[Array, "lanes size columns"]:
+        self, right: Float[NumpyArray, "lanes size columns"]
+    ) -> Float[NumpyArray, "lanes size columns"]:
         """G b."""
         solution = self.factor.solve(right)
         if self.edge is None:
@@ -130,7 +130,7 @@ class Incidence:
     pattern of H.
     """
 
-    index: Int[Array, "couplings rows"]
+    index: Int[NumpyArray, "couplings rows"]
     terms: list["scipy.sparse.csr_array"]
     first: Indices | None = None  # latent variables that are eliminated first
 
@@ -150,7 +150,7 @@ class Incidence:
         return pattern(sum((abs(term) for term in self.terms), rows @ rows.T), self.first)
 
     @cached_property
-    def values(self) -> Float[Array, "terms entries"]:
+    def values(self) -> Float[NumpyArray, "terms entries"]:
         """Entries of every Q_k."""
         return np.array([self.pattern.values(term) for term in self.terms])
 
@@ -160,7 +160,7 @@ class Incidence:
         return [(i, j) for i in range(len(self.index)) for j in range(i + 1)]
 
     @cached_property
-    def places(self) -> Int[Array, "pairs rows"]:
+    def places(self) -> Int[NumpyArray, "pairs rows"]:
         """Entries of H to which each pair of couplings contributes."""
         return np.array([self.pattern.entries(self.index[i], self.index[j]) for i, j in self.pairs])
 
@@ -173,7 +173,7 @@ class Incidence:
 class ModeStart(NamedTuple):
     """Start of the search for the mode of a refit: a place, and a factor near it or none."""
 
-    u: Float[Array, " size"]
+    u: Float[NumpyArray, " size"]
     solver: Solver | None
 
 
@@ -188,7 +188,7 @@ class LaplaceMode:
     refits: "LatentRefits"
     u: LaneEffects
 
-    def starts(self, keep: bool) -> Array:
+    def starts(self, keep: bool) -> NumpyArray:
         """Return where searches near these modes begin; `keep` the factor of a single one."""
         starts = np.empty((len(self.u), 1), object)
         solver = None
@@ -213,7 +213,7 @@ class LaplaceMode:
         return value, slope, curvature
 
     @cached_property
-    def precision_product(self) -> Float[Array, "lanes terms size"]:
+    def precision_product(self) -> Float[NumpyArray, "lanes terms size"]:
         """Q_k u."""
         return np.stack([(term @ self.u.T).T for term in self.latent.incidence.terms], 1)
 
@@ -255,7 +255,7 @@ class LaplaceMode:
         return np.sum(self.refits.loadings * self.solved_loadings, 0)
 
     @cached_property
-    def normaliser(self) -> tuple[Lanes, Float[Array, "lanes psi"]]:
+    def normaliser(self) -> tuple[Lanes, Float[NumpyArray, "lanes psi"]]:
         """log|Q| and its gradient."""
         field = self.latent.field
         incidence = self.latent.incidence
@@ -266,7 +266,7 @@ class LaplaceMode:
         return solver.logdet, np.einsum("lk,lkq->lq", traces, self.refits.slopes)
 
     @cached_property
-    def prior(self) -> tuple[Lanes, Float[Array, "lanes hyper"]]:
+    def prior(self) -> tuple[Lanes, Float[NumpyArray, "lanes hyper"]]:
         """−log p(ψ, φ) and its gradient."""
         prior = self.latent.field.prior
         hyper = self.refits.theta[:, self.latent.sizes[0] :]
@@ -300,13 +300,13 @@ class LatentRefits(NamedTuple):
     Weights of rows with their sizes, c and its slopes, entries of Q, Xβ + offset, and A.
     """
 
-    theta: Array
-    psi: Array
-    tau: Array  # φ, `[phi, lanes, 1]`
+    theta: NumpyArray
+    psi: NumpyArray
+    tau: NumpyArray  # φ, `[phi, lanes, 1]`
     weights: Rows
-    c: Array
-    slopes: Array
-    precision: Array
+    c: NumpyArray
+    slopes: NumpyArray
+    precision: NumpyArray
     fixed: Rows
     loadings: Loadings
 
@@ -322,8 +322,8 @@ class Latent:
     data: ResponseRows
     incidence: Incidence
     field: Field
-    loadings: Callable[[Array], Loadings] | None = None
-    by_psi: Callable[[Loadings], Array] | None = None
+    loadings: Callable[[NumpyArray], Loadings] | None = None
+    by_psi: Callable[[Loadings], NumpyArray] | None = None
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
@@ -347,7 +347,7 @@ class Latent:
         products = np.concatenate([a[i] * a[j] * curvature for i, j in self.incidence.pairs], -1)
         return (self.incidence.gram @ products.T).T
 
-    def columns(self, refits: LatentRefits, rows: Indices) -> Float[Array, "1 size some"]:
+    def columns(self, refits: LatentRefits, rows: Indices) -> Float[NumpyArray, "1 size some"]:
         """Aᵀ of some rows, for a batch of one."""
         columns = np.zeros((1, self.incidence.gather.shape[0], len(rows)))
         for index, loadings in zip(self.incidence.index, refits.loadings, strict=True):
@@ -397,10 +397,10 @@ class Latent:
         with silence("all"):
             refits = self.refits(theta, weights)
 
-            def look(u: Array) -> ValueAndSteps:
+            def look(u: NumpyArray) -> ValueAndSteps:
                 point = LaplaceMode(self, refits, u.T)
 
-                def steps(fresh: bool) -> Array:
+                def steps(fresh: bool) -> NumpyArray:
                     nonlocal solver
                     if solver is None or (fresh and not quadratic):
                         solver = point.solver
@@ -461,7 +461,7 @@ class Latent:
                 hyper_slopes[:, self.field.size :] = times(refits.weights, value).sum(2).T
             return np.concatenate([by_eta @ data.design, hyper_slopes + mode.prior[1]], 1)
 
-    def covariance(self, mode: LaplaceMode, rows: Indices) -> Float[Array, "some some"]:
+    def covariance(self, mode: LaplaceMode, rows: Indices) -> Float[NumpyArray, "some some"]:
         """Compute A G Aᵀ of some rows, for a batch of one."""
         # columns of a covariance that are solved for together: about the size of a cache
         covariance_columns = 64
@@ -527,7 +527,9 @@ class LaplaceEngine(AbstractEngine):
     def jacobian(self, theta: Vector) -> UnitVectors:
         rows = np.flatnonzero(self.unit >= 0)
 
-        def by_weight(theta: Points, state: State) -> tuple[Float[Array, "points units"], State]:
+        def by_weight(
+            theta: Points, state: State
+        ) -> tuple[Float[NumpyArray, "points units"], State]:
             mode = self.mode(theta, np.ones((len(theta), self.num_units)), state)
             row_slopes = self.latent.by_weight(mode)[:, rows]
             return np.array(
@@ -563,7 +565,7 @@ class LaplaceEngine(AbstractEngine):
         residual = columns - np.sum(mode.refits.loadings[:, None] * effects, 0)
         return DesignRegressions(mode.eta, X, self.unit, 1.0, weight, effects, residual)
 
-    def by_loadings(self, slopes: Loadings) -> Float[Array, "lanes psi"]:
+    def by_loadings(self, slopes: Loadings) -> Float[NumpyArray, "lanes psi"]:
         # a field has no parameters in A
         return self.latent.by_psi(slopes)
 
@@ -575,14 +577,14 @@ class LaplaceEngine(AbstractEngine):
         return Costs(lanes=max(1, factor_entries // length), work=20.0 * length)
 
 
-def times(weights: Rows, values: Array) -> Array:
+def times(weights: Rows, values: NumpyArray) -> NumpyArray:
     """Multiply by the weights of rows; rows of weight zero give zero, whatever their values."""
     if weights.all():
         return weights * values
     return np.where(weights == 0, 0.0, weights * values)
 
 
-def _sums(places: Int[Array, "kinds rows"], count: int) -> "scipy.sparse.csr_array":
+def _sums(places: Int[NumpyArray, "kinds rows"], count: int) -> "scipy.sparse.csr_array":
     """Matrix that sums numbers at the same place."""
     columns = np.arange(places.size)
     return scipy.sparse.csr_array(

@@ -24,6 +24,7 @@ from numpy import linalg
 from ..._runtime import (
     ArrayList,
     Indices,
+    NumpyArray,
     Shape,
     SubsetValues,
     join,
@@ -35,8 +36,7 @@ from ...linalg import Lanes, LaneState, Proposal, anywhere, iterate, solve_each,
 from .laplace import LaplaceMode, times
 from .quadrature import marginal_losses
 
-Array = np.ndarray
-NearPairs = Float[Array, "some near"]
+NearPairs = Float[NumpyArray, "some near"]
 
 # numbers of rows in determinants and slopes; factor on these for the rows that enter to first order
 NEAR_ROWS = 32, 64, 128
@@ -62,7 +62,7 @@ class RowsAlone(NamedTuple):
 class Rings(NamedTuple):
     """Rows, each followed by those most correlated with it; the first `num_near` are solved for."""
 
-    rows: Int[Array, "some ring"]
+    rows: Int[NumpyArray, "some ring"]
     num_near: int
 
 
@@ -116,7 +116,7 @@ def rings(mode: LaplaceMode, rows: Indices, exactly: Exactly) -> Rings | None:
 
 
 def _leave_out(
-    mode: LaplaceMode, C: Array, rings: Rings, tilt: Array, tilt_product: Array
+    mode: LaplaceMode, C: NumpyArray, rings: Rings, tilt: NumpyArray, tilt_product: NumpyArray
 ) -> RowsAlone:
     """Leave out some of the rows; `tilt` is ℓ‴ v of every row, and `tilt_product` is C times it."""
     ring = rings.rows
@@ -161,14 +161,16 @@ def _leave_out(
     return RowsAlone(loss, -(inner + 0.5 * (np.where(sign > 0, logdet, np.nan) + trace)))
 
 
-def _weighted_orders(mode: LaplaceMode, eta: Array, rows: Array, orders: Shape) -> ArrayList:
+def _weighted_orders(
+    mode: LaplaceMode, eta: NumpyArray, rows: NumpyArray, orders: Shape
+) -> ArrayList:
     """Compute derivatives of the weighted losses of some rows."""
     data = mode.latent.data
     derivatives = data.response.orders(eta, mode.refits.tau, data.y[rows], orders)
     return [times(mode.refits.weights[0, rows], part) for part in derivatives]
 
 
-def _solve_neighbours(mode: LaplaceMode, block: Array, neighbours: Array) -> NearPairs:
+def _solve_neighbours(mode: LaplaceMode, block: NumpyArray, neighbours: NumpyArray) -> NearPairs:
     """Solve for d on the near rows by Newton's method; NaN without convergence."""
     first, second = (part[0, neighbours[:, 0]] for part in mode.losses[1:])
 
@@ -188,7 +190,9 @@ def _solve_neighbours(mode: LaplaceMode, block: Array, neighbours: Array) -> Nea
     )
 
 
-def _changes(mode: LaplaceMode, d: NearPairs, neighbours: Array) -> tuple[NearPairs, NearPairs]:
+def _changes(
+    mode: LaplaceMode, d: NearPairs, neighbours: NumpyArray
+) -> tuple[NearPairs, NearPairs]:
     """Compute q and δ at the given moves."""
     first, second = (part[0, neighbours] for part in mode.losses[1:])
     orders = _weighted_orders(mode, mode.eta[0, neighbours] + d, neighbours, (1, 2))

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float
 
-Array = np.ndarray
+from ..._runtime import NumpyArray
 
 # values `[...]`, and a function that returns Newton steps `[variables, ...]`, by new factors if it
 # is asked for these
-ValueAndSteps = tuple[Array, Callable[[bool], Array]]
+ValueAndSteps = tuple[NumpyArray, Callable[[bool], NumpyArray]]
 
 # with halvings; far from the mode of a Poisson response ten halvings come before five steps
 MAX_STEPS = 100
@@ -21,12 +21,12 @@ ALLOWED_RISE = 1e-10  # rise of a function that counts as rounding
 
 
 def newton(
-    look: Callable[[Array], ValueAndSteps],
-    start: Float[Array, "variables ..."],
+    look: Callable[[NumpyArray], ValueAndSteps],
+    start: Float[NumpyArray, "variables ..."],
     reuse: float = 0.0,
     most: int = MAX_STEPS,
     fresh: bool = True,
-) -> tuple[Float[Array, "variables ..."], Bool[Array, "..."]]:
+) -> tuple[Float[NumpyArray, "variables ..."], Bool[NumpyArray, "..."]]:
     """Minimise convex functions by Newton's method from a start; steps are halved where a function
     rises.
 
@@ -73,6 +73,6 @@ def newton(
     return point - step, ended
 
 
-def _relative_size(step: Array, point: Array) -> Array:
+def _relative_size(step: NumpyArray, point: NumpyArray) -> NumpyArray:
     """Largest change of a variable, relative to it or to one."""
     return np.max(np.abs(step) / (1 + np.abs(point)), 0, initial=0.0)

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import sparse, special
 
-from ..._runtime import Strings, TwoArrays, record
+from ..._runtime import NumpyArray, Strings, TwoArrays, record
 from ...linalg import pattern
 from ...plans import Edges, adjacency
 from .laplace import Field, Solver
@@ -36,19 +36,18 @@ from .laplace import Field, Solver
 FIELD_PRIOR_RATE = 2.0
 # sites up to which eigenvalues are computed once, instead of a factor for each determinant
 EIGEN = 800
-Array = np.ndarray
-PsiPoints = Float[Array, "lanes psi"]
-WithGradient = Callable[[Array], TwoArrays]  # of ψ: a value and its gradient
+PsiPoints = Float[NumpyArray, "lanes psi"]
+WithGradient = Callable[[NumpyArray], TwoArrays]  # of ψ: a value and its gradient
 
 
-def natural_of(name: str, value: Array) -> Array:
+def natural_of(name: str, value: NumpyArray) -> NumpyArray:
     """Natural parameter from the unconstrained one."""
     if name in SHARES:
         return special.expit(value)
     return np.exp(value)
 
 
-def unconstrained_of(name: str, value: Array) -> Array:
+def unconstrained_of(name: str, value: NumpyArray) -> NumpyArray:
     """Unconstrained parameter from the natural one; the inverse of `natural_of`."""
     if name in SHARES:
         return special.logit(value)
@@ -58,12 +57,12 @@ def unconstrained_of(name: str, value: Array) -> Array:
 SHARES = "rho", "mixing"  # parameters between zero and one; all others are positive
 
 
-def _shares(value: Array) -> TwoArrays:
+def _shares(value: NumpyArray) -> TwoArrays:
     """Return a share, and one less it."""
     return special.expit(value), special.expit(-value)
 
 
-def prior_of(name: str, value: Float[Array, " lanes"], scale: float) -> TwoArrays:
+def prior_of(name: str, value: Float[NumpyArray, " lanes"], scale: float) -> TwoArrays:
     """Compute −log of the density of the natural parameter, and its derivative in the unconstrained
     one.
     """
@@ -96,7 +95,7 @@ class AbstractStructure(ABC):
         """Compute c and ∂c/∂ψ."""
 
     @property
-    def constraint(self) -> Array | None:
+    def constraint(self) -> NumpyArray | None:
         """Matrix A of the constraint A u = 0."""
         return None
 
@@ -127,7 +126,7 @@ class AbstractStructure(ABC):
         return sparse.eye_array(self.sites, format="csr")
 
     @cached_property
-    def spectrum(self) -> Float[Array, " sites"]:
+    def spectrum(self) -> Float[NumpyArray, " sites"]:
         """Eigenvalues of R."""
         return np.maximum(np.linalg.eigvalsh(self.laplacian.toarray()), 0.0)
 
@@ -184,7 +183,7 @@ class Leroux(AbstractStructure):
         )
 
 
-def _solver(matrix: "sparse.csr_array", constraint: Array) -> Solver:
+def _solver(matrix: "sparse.csr_array", constraint: NumpyArray) -> Solver:
     nonzeros = pattern(matrix)
     return Solver(nonzeros.factor(nonzeros.values(matrix)[None]), constraint)
 
@@ -202,11 +201,11 @@ class ICAR(AbstractStructure):
             )
 
     @cached_property
-    def components(self) -> Int[Array, " sites"]:
+    def components(self) -> Int[NumpyArray, " sites"]:
         return sparse.csgraph.connected_components(self.touching, directed=False)[1]
 
     @property
-    def constraint(self) -> Array:
+    def constraint(self) -> NumpyArray:
         several = np.flatnonzero(np.bincount(self.components) > 1)
         return (self.components == several[:, None]).astype(float)
 
@@ -222,7 +221,7 @@ class ICAR(AbstractStructure):
         means = np.bincount(self.components, logs) / np.bincount(self.components)
         return self._pin(np.exp(means)[self.components])
 
-    def _pin(self, scale: Float[Array, " sites"]) -> "sparse.csr_array":
+    def _pin(self, scale: Float[NumpyArray, " sites"]) -> "sparse.csr_array":
         """Return R times its scale on every component, made positive definite.
 
         For one site j of each component, a (1 e_jᵀ + e_j 1ᵀ) is added, with a as large as keeps the
@@ -279,7 +278,7 @@ class BYM2(ICAR):
     names = ("sd", "mixing")
 
     @property
-    def constraint(self) -> Array:
+    def constraint(self) -> NumpyArray:
         spatial = super().constraint
         return np.hstack([np.zeros_like(spatial), spatial])
 

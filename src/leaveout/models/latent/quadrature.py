@@ -38,14 +38,13 @@ from ..._runtime import (
     ArrayList,
     FloatArray,
     IntArray,
+    NumpyArray,
     Shape,
     record,
     silence,
 )
 from .modes import ValueAndSteps, newton
 from .responses import Orders, Response, ResponseRows
-
-Array = np.ndarray
 
 # Nodes of an integral over one effect, and a smaller number that must agree with them. Otherwise
 # the integral is summed at even distances: their reach from the mode, the first and the largest
@@ -79,7 +78,7 @@ class RaggedRows(NamedTuple):
         """Number of rows of each cluster."""
         return np.diff(np.r_[self.first, len(self.cluster)])
 
-    def total(self, of_rows: Array) -> Array:
+    def total(self, of_rows: NumpyArray) -> NumpyArray:
         """Sum over the rows of each cluster."""
         return np.add.reduceat(of_rows, self.first, axis=-1)
 
@@ -131,7 +130,7 @@ class Rule:
         return Rule(nodes, log + 0.5 * np.sum(nodes**2, 0))
 
 
-def cholesky(M: Array) -> Array:
+def cholesky(M: NumpyArray) -> NumpyArray:
     """Compute the Cholesky factor L of small matrices `[q, q, ...]`, by columns."""
     q = len(M)
     low = np.zeros_like(M)
@@ -142,7 +141,7 @@ def cholesky(M: Array) -> Array:
     return low
 
 
-def forward(low: Array, v: Array) -> Array:
+def forward(low: NumpyArray, v: NumpyArray) -> NumpyArray:
     """Compute L⁻¹v."""
     x: ArrayList = []
     for i in range(len(low)):
@@ -150,7 +149,7 @@ def forward(low: Array, v: Array) -> Array:
     return np.array(x)
 
 
-def backward(low: Array, v: Array) -> Array:
+def backward(low: NumpyArray, v: NumpyArray) -> NumpyArray:
     """Compute L⁻ᵀv."""
     x: ArrayList = []
     for i in reversed(range(len(low))):
@@ -158,7 +157,9 @@ def backward(low: Array, v: Array) -> Array:
     return np.array(x)
 
 
-def _subtract_products(v: Array, a: Iterable[Array], b: Iterable[Array]) -> Array:
+def _subtract_products(
+    v: NumpyArray, a: Iterable[NumpyArray], b: Iterable[NumpyArray]
+) -> NumpyArray:
     """Compute v − Σ aᵢbᵢ, without NumPy's sums, whose calls would take most of the time for one
     effect.
     """
@@ -206,10 +207,10 @@ class Clusters:
                 )
         return out
 
-    def mode(self, start: Array | None = None) -> ClusterMode:
+    def mode(self, start: NumpyArray | None = None) -> ClusterMode:
         """Find the modes by Newton's method from a start, zero by default."""
 
-        def look(b: Array) -> ValueAndSteps:
+        def look(b: NumpyArray) -> ValueAndSteps:
             loss, slope, curvature = self.response.orders(
                 self._predictors(b), self.tau, self.y, (0, 1, 2)
             )
@@ -285,7 +286,7 @@ class Clusters:
             return half - nodes.log_sum
         return half + self.rows.total(self.omega * mode.orders[0]) + 0.5 * np.sum(mode.b**2, 0)
 
-    def slopes(self, rule: Rule | None, start: Array | None = None) -> ClusterSlopes:
+    def slopes(self, rule: Rule | None, start: NumpyArray | None = None) -> ClusterSlopes:
         """Compute f and its slopes."""
         mode = self.mode(start)
         omega = self.omega
@@ -381,7 +382,7 @@ def _adjoint(low: NDArray, nodes: _Nodes | None) -> NDArray:
     return 0.5 * np.stack([backward(low, half[i]) for i in range(q)], 0)
 
 
-def log_trapezoid(log: ArrayFunction, reach: Array, size: int) -> FloatArray:
+def log_trapezoid(log: ArrayFunction, reach: NumpyArray, size: int) -> FloatArray:
     """Compute log ∫ exp(log(x)) dx over ± `reach` by the trapezoidal rule.
 
     `log` takes x `[nodes, ...]`, and forms `size` numbers for each node.
@@ -407,7 +408,9 @@ def log_trapezoid(log: ArrayFunction, reach: Array, size: int) -> FloatArray:
     return np.where(change <= MODE_DISPLACEMENT, value, np.nan) + np.log(2 * reach)
 
 
-def marginal_losses(data: ResponseRows, mean: Array, variance: Array, tau: Array) -> FloatArray:
+def marginal_losses(
+    data: ResponseRows, mean: NumpyArray, variance: NumpyArray, tau: NumpyArray
+) -> FloatArray:
     """Compute −log ∫ p(y_i | η, τ) N(η; m, v) dη of each row.
 
     m and v are `[..., rows]`, τ is `[shared, ..., rows or 1]`.
@@ -420,7 +423,9 @@ def marginal_losses(data: ResponseRows, mean: Array, variance: Array, tau: Array
     return rows.score(rule)
 
 
-def marginal_means(response: Response, mean: Array, variance: Array, tau: Array) -> FloatArray:
+def marginal_means(
+    response: Response, mean: NumpyArray, variance: NumpyArray, tau: NumpyArray
+) -> FloatArray:
     """Compute ∫ E[y | η, τ] N(η; m, v) dη of each row.
 
     For an ordinal response the last axis has the levels' probabilities.
@@ -474,7 +479,7 @@ def _trapezoid_mean(
     return np.exp(log_trapezoid(log, reach, int(np.prod(shape)))) / np.sqrt(2 * np.pi)
 
 
-def with_coefficients(covariance: Array, X: Array, curvature: Array) -> FloatArray:
+def with_coefficients(covariance: NumpyArray, X: NumpyArray, curvature: NumpyArray) -> FloatArray:
     """Compute the covariance of predictors with the uncertainty of β, whose prior is flat.
 
     It is `C + R (XᵀWR)⁻¹ Rᵀ`, with C `[rows, rows]` the covariance given β, R = X − C W X and W =

@@ -14,10 +14,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ..._runtime import FloatArray, NumberAndArray, Shape, record
+from ..._runtime import FloatArray, NumberAndArray, NumpyArray, Shape, record
 from ..glm import AbstractLoss, losses
-
-Array = np.ndarray
 
 Orders = tuple[FloatArray, ...]
 
@@ -43,7 +41,7 @@ class Response:
         """Whether ℓ is quadratic in η, so that Laplace's approximation is exact."""
         return isinstance(self.loss, losses.GaussianScale)
 
-    def _family(self, tau: Array) -> tuple[Any, Any, Any]:
+    def _family(self, tau: NumpyArray) -> tuple[Any, Any, Any]:
         """Return the family, its parameter φ and log φ = τ.
 
         A family of one parameter has no axis for it.
@@ -53,7 +51,7 @@ class Response:
             tau = tau[0]
         return family, np.exp(tau), tau
 
-    def orders(self, eta: Array, tau: Array, y: Array, orders: Shape) -> Orders:
+    def orders(self, eta: NumpyArray, tau: NumpyArray, y: NumpyArray, orders: Shape) -> Orders:
         """Derivatives of ℓ in η of the given orders, 0 to 3, without the part of ℓ that does not
         depend on η.
         """
@@ -63,7 +61,9 @@ class Response:
         formulas = family.formulas(eta, *parameters, y)
         return tuple(formulas[order]() for order in orders)
 
-    def shared_derivatives(self, eta: Array, tau: Array, y: Array, orders: Shape) -> Orders:
+    def shared_derivatives(
+        self, eta: NumpyArray, tau: NumpyArray, y: NumpyArray, orders: Shape
+    ) -> Orders:
         """Derivatives in τ of ℓ, ℓ′ and ℓ″, for the given orders 0 to 2, `[shared, ..., rows]`
         each.
         """
@@ -73,7 +73,7 @@ class Response:
         formulas = family.formulas_of_tau(eta, *parameters, y)
         return tuple(formulas[order]().reshape(self.num_shared, *eta.shape) for order in orders)
 
-    def constant(self, tau: Array, y: Array) -> tuple[Array | float, Array]:
+    def constant(self, tau: NumpyArray, y: NumpyArray) -> tuple[NumpyArray | float, NumpyArray]:
         """Part of ℓ that does not depend on η, and its derivative in τ."""
         shape = np.broadcast_shapes(tau.shape[1:], y.shape)
         family, *parameters = self._family(tau)
@@ -84,7 +84,7 @@ class Response:
             self.num_shared, *shape
         ) if self.num_shared else np.zeros((0, *shape))
 
-    def start(self, y: Array) -> NumberAndArray:
+    def start(self, y: NumpyArray) -> NumberAndArray:
         """Return an intercept and τ to start from, where random effects take a share of what
         scatters.
         """
@@ -99,7 +99,7 @@ class Response:
             return start
         return float(start), np.zeros(0)
 
-    def mean(self, eta: Array, tau: Array) -> Array:
+    def mean(self, eta: NumpyArray, tau: NumpyArray) -> NumpyArray:
         """Compute the mean of y.
 
         For an ordinal response the last axis has the probabilities of the levels.
@@ -109,7 +109,7 @@ class Response:
             return family.mean(eta)
         return np.asarray(self.loss.inverse_link(eta, *([tau] if self.num_shared else [])))
 
-    def spread(self, mean: Array, tau: Array) -> Array:
+    def spread(self, mean: NumpyArray, tau: NumpyArray) -> NumpyArray:
         """Variance of y about its mean."""
         if not self.num_shared:
             return np.asarray(self.loss.variance(mean))
@@ -129,16 +129,16 @@ class ResponseRows(NamedTuple):
     fixed: FloatArray
     response: Response
 
-    def constant(self, tau: Array) -> Array:
+    def constant(self, tau: NumpyArray) -> NumpyArray:
         """Part of ℓ that does not depend on η, with the constants."""
         return self.response.constant(tau, self.y)[0] + self.fixed
 
-    def select_rows(self, rows: Array) -> "ResponseRows":
+    def select_rows(self, rows: NumpyArray) -> "ResponseRows":
         """Select rows, in the order given."""
         return ResponseRows(*(part[rows] for part in self[:-1]), response=self.response)
 
 
-def ways(y: Array, trials: Array) -> FloatArray:
+def ways(y: NumpyArray, trials: NumpyArray) -> FloatArray:
     """Compute minus the logarithm of the number of orders of y successes in some trials."""
     log = scipy.special.gammaln
     return log(y + 1) + log(trials - y + 1) - log(trials + 1)

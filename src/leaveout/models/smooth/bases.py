@@ -27,14 +27,13 @@ import scipy
 from jaxtyping import Float
 from numpy import linalg
 
-from ..._runtime import PerRow, TwoNumbers, largest_first, record
+from ..._runtime import NumpyArray, PerRow, TwoNumbers, largest_first, record
 from ...data import codes
 from ...plans import adjacency, read_edges
 
-Array = np.ndarray
-Coordinates = Float[Array, "rows axes"]
-Square = Float[Array, "size size"]
-Design = Float[Array, "rows size"]
+Coordinates = Float[NumpyArray, "rows axes"]
+Square = Float[NumpyArray, "size size"]
+Design = Float[NumpyArray, "rows size"]
 MAX_DENSE_POINTS = 400  # points up to which all eigenvectors of a kernel are found
 MAX_KERNEL_POINTS = 2000  # largest number of points of a thin-plate kernel; more are thinned
 
@@ -50,7 +49,7 @@ class Basis:
     penalties: tuple[Square, ...]
 
 
-def spread(caller: str, x: PerRow, k: int) -> Float[Array, " knots"]:
+def spread(caller: str, x: PerRow, k: int) -> Float[NumpyArray, " knots"]:
     """Place knots at quantiles of the values."""
     values = np.unique(x)
     if len(values) < k:
@@ -88,12 +87,12 @@ def cubic(caller: str, x: PerRow, k: int, period: TwoNumbers | None, cyclic: boo
     )
 
 
-def _around(spline, low: float, high: float, x: Array) -> Array:
+def _around(spline, low: float, high: float, x: NumpyArray) -> NumpyArray:
     """Evaluate a periodic cubic spline."""
     return spline(np.where((x < low) | (x > high), low + np.mod(x - low, high - low), x))
 
 
-def _straight(spline, low: float, high: float, x: Array) -> Array:
+def _straight(spline, low: float, high: float, x: NumpyArray) -> NumpyArray:
     """Evaluate a cubic spline that is linear outside the knots."""
     inside = np.clip(x, low, high)
     value = spline(inside)
@@ -149,7 +148,7 @@ def thin_plate(caller: str, x: Coordinates, k: int) -> Basis:
     return Basis(design, (np.pad((roughness + roughness.T) / 2, (0, d + 1)),))
 
 
-def _thin(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
+def _thin(points: Float[NumpyArray, "points axes"]) -> Float[NumpyArray, "fewer axes"]:
     """Thin the points: one column to its quantiles, several columns to a random sample."""
     if points.shape[1] == 1:
         return points[np.linspace(0, len(points) - 1, MAX_DENSE_POINTS).round().astype(int)]
@@ -158,7 +157,9 @@ def _thin(points: Float[Array, "points axes"]) -> Float[Array, "fewer axes"]:
     ]
 
 
-def _plate(points: Array, inner: Array, center: Array, scale: float, x: Coordinates) -> Array:
+def _plate(
+    points: NumpyArray, inner: NumpyArray, center: NumpyArray, scale: float, x: Coordinates
+) -> NumpyArray:
     standard = (x - center) / scale
     kernel_block = 2**21  # entries of a kernel that are computed at a time
     pieces = np.array_split(standard, -(-len(standard) * len(points) // kernel_block))
@@ -166,7 +167,9 @@ def _plate(points: Array, inner: Array, center: Array, scale: float, x: Coordina
     return np.hstack([values, np.ones((len(standard), 1)), standard])
 
 
-def _kernel(x: Coordinates, points: Float[Array, "points axes"]) -> Float[Array, "rows points"]:
+def _kernel(
+    x: Coordinates, points: Float[NumpyArray, "points axes"]
+) -> Float[NumpyArray, "rows points"]:
     r = scipy.spatial.distance.cdist(x, points)
     d = x.shape[1]
     if d == 2:
@@ -182,7 +185,7 @@ def effects(caller: str, labels: Any) -> Basis:
     return Basis(partial(_indicators, levels), (np.eye(len(levels)),))
 
 
-def _indicators(levels: Array, labels) -> Float[Array, "rows levels"]:
+def _indicators(levels: NumpyArray, labels) -> Float[NumpyArray, "rows levels"]:
     return (np.asarray(labels)[:, None] == levels).astype(float)
 
 
@@ -206,7 +209,7 @@ def markov(caller: str, labels: Any, edges: Any) -> Basis:
     return Basis(partial(_sites, caller, sites), (np.diag(links.sum(0)) - links,))
 
 
-def _sites(caller: str, sites: Array, labels) -> Float[Array, "rows sites"]:
+def _sites(caller: str, sites: NumpyArray, labels) -> Float[NumpyArray, "rows sites"]:
     new = np.asarray(labels)[~np.isin(np.asarray(labels), sites)]
     if len(new):
         raise ValueError(f"{caller}: {new[0]!r} is no site of the graph.")
@@ -228,14 +231,14 @@ def tensor(parts: list[Basis]) -> Basis:
     return Basis(partial(_products, parts), tuple(penalties))
 
 
-def _products(parts: list[Basis], *columns: Array) -> Design:
+def _products(parts: list[Basis], *columns: NumpyArray) -> Design:
     product = np.ones((len(columns[0]), 1))
     for part, x in zip(parts, columns, strict=True):
         product = (product[:, :, None] * part.design(x)[:, None, :]).reshape(len(product), -1)
     return product
 
 
-def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:
+def under(basis: Basis, matrix: Float[NumpyArray, "size fewer"]) -> Basis:
     """Transform a basis to the functions `b(x)ᵀ matrix`."""
     penalties = (matrix.T @ penalty @ matrix for penalty in basis.penalties)
     return Basis(
@@ -244,11 +247,11 @@ def under(basis: Basis, matrix: Float[Array, "size fewer"]) -> Basis:
     )
 
 
-def _times(basis: Basis, matrix: Array, *columns) -> Design:
+def _times(basis: Basis, matrix: NumpyArray, *columns) -> Design:
     return basis.design(*columns) @ matrix
 
 
-def summing_to_zero(design: Design) -> Float[Array, "size fewer"]:
+def summing_to_zero(design: Design) -> Float[NumpyArray, "size fewer"]:
     """Restrict a basis to functions that sum to zero over the rows, as otherwise a constant could
     belong to any term.
     """
@@ -280,7 +283,7 @@ def scale_basis(basis: Basis, design: Design) -> tuple[Basis, Design]:
     ), design
 
 
-def against(penalty: Square, weighed: Design) -> Float[Array, " seen"]:
+def against(penalty: Square, weighed: Design) -> Float[NumpyArray, " seen"]:
     """Compute the curvature of a penalty relative to that of the rows, where both determine
     directions, in rising order.
     """

@@ -14,7 +14,16 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from ..._runtime import ArrayList, ArrayTuple, PerRow, Shape, Strings, TwoNumbers, record
+from ..._runtime import (
+    ArrayList,
+    ArrayTuple,
+    NumpyArray,
+    PerRow,
+    Shape,
+    Strings,
+    TwoNumbers,
+    record,
+)
 from ...data import codes, count, floats, is_number, match_labels, pandas_of
 from . import bases as bases
 from .bases import Design
@@ -22,7 +31,6 @@ from .bases import Design
 __all__ = ["s", "te", "ti"]
 __dir__ = __all__.copy
 
-Array = np.ndarray
 Kind = Literal["tp", "cr", "cc", "ps", "re", "mrf"]
 KINDS: tuple[Kind, ...] = ("tp", "cr", "cc", "ps", "re", "mrf")
 LABELS = "re", "mrf"  # bases whose column holds labels
@@ -425,7 +433,7 @@ def _numbers(caller: str, frame: pd.DataFrame, name: str) -> PerRow:
     return values
 
 
-def _labels(caller: str, frame: pd.DataFrame, name: str) -> Array:
+def _labels(caller: str, frame: pd.DataFrame, name: str) -> NumpyArray:
     labels = column(frame, name)
     if labels.isna().any():
         raise ValueError(
@@ -521,7 +529,7 @@ def bind(term: Smooth, frame: pd.DataFrame) -> list[tuple[BoundTerm, Design]]:
     ]
 
 
-def _levels(term: Smooth, frame: pd.DataFrame) -> Array | None:
+def _levels(term: Smooth, frame: pd.DataFrame) -> NumpyArray | None:
     """Return the levels of `by` if it holds labels, else None."""
     if term.by is None:
         return None
@@ -531,7 +539,7 @@ def _levels(term: Smooth, frame: pd.DataFrame) -> Array | None:
     return codes(term.label, term.by, by)[1]
 
 
-def _basis(caller: str, term: Smooth, kind: str, k: int, x: Array) -> bases.Basis:
+def _basis(caller: str, term: Smooth, kind: str, k: int, x: NumpyArray) -> bases.Basis:
     if kind == "tp":
         return bases.thin_plate(caller, x, k)
     if kind in ("cr", "cc"):

@@ -46,6 +46,7 @@ from ..._runtime import (
     ArrayTuple,
     ListedUnits,
     ListedValues,
+    NumpyArray,
     PerRow,
     RowFlags,
     RowNumbers,
@@ -100,8 +101,7 @@ from .partial_likelihood import (
     running,
 )
 
-Array = np.ndarray
-TimeNumbers = Int[Array, " times"]
+TimeNumbers = Int[NumpyArray, " times"]
 
 # largest r/A at which logarithms are expanded; it may double as θ changes
 LOG_EXPANSION_BOUND = 1 / 64
@@ -183,7 +183,7 @@ class Cox(AbstractClosedForm):
     array([1.33])
     """
 
-    design: Float[Array, "units features"]
+    design: Float[NumpyArray, "units features"]
     offset: PerUnit | None
     sample_weight: PerUnit | None
     event: PerUnit
@@ -194,10 +194,10 @@ class Cox(AbstractClosedForm):
     last: TimeNumbers  # in that order, the end of the units at risk
     # number of the time at which a unit dies; the number of times if it does not
     group: UnitNumbers
-    dead: Int[Array, " deaths"]  # units that die, by time
+    dead: Int[NumpyArray, " deaths"]  # units that die, by time
     begin: TimeNumbers  # the beginning of each time among these
     # with entry times, the range of times at which each unit is at risk
-    spans: Int[Array, "2 units"] | None
+    spans: Int[NumpyArray, "2 units"] | None
     penalty: penalties.AbstractPenalty
     ties: str = static()
     names: Strings = static()
@@ -272,7 +272,7 @@ class Cox(AbstractClosedForm):
             raise TypeError(
                 "Cox: X must be dense; got a sparse matrix. Give X.toarray(), if it is not too large for that."
             )
-        self.design = rows if isinstance(rows, Array) else as_stored(rows)
+        self.design = rows if isinstance(rows, NumpyArray) else as_stored(rows)
         n = len(self.design)
         self.time = column("Cox", "time", time, n)
         self.event = column("Cox", "event", event, n)
@@ -401,7 +401,7 @@ class Cox(AbstractClosedForm):
         hazard = np.where(sums.number > 0, by_risk, 0.0) * np.exp(-sums.shift)
         return value, self._pushed(sums, by_risk, by_dying), hazard
 
-    def _pushed(self, sums: Sums, by_risk: Array, by_dying: Array) -> RefitUnits:
+    def _pushed(self, sums: Sums, by_risk: NumpyArray, by_dying: NumpyArray) -> RefitUnits:
         """Derivatives of F by the linear predictors."""
         return sums.risk * self.over_units(by_risk, by_dying) - sums.cases * self.event
 
@@ -506,7 +506,7 @@ class Cox(AbstractClosedForm):
         )
         return Sums(eta, shift, cases, risk, count, deaths, at_risk, dying)
 
-    def _cases(self, weights: Float[Array, "*sums units"]) -> Float[Array, "*sums units"]:
+    def _cases(self, weights: Float[NumpyArray, "*sums units"]) -> Float[NumpyArray, "*sums units"]:
         if self.sample_weight is None:
             return weights
         return weights * self.sample_weight
@@ -557,7 +557,7 @@ class Cox(AbstractClosedForm):
         placed[:, self.dead] = values[:, self.group[self.dead]]
         return placed
 
-    def _moments(self, risk: PerUnit) -> tuple[Float[Array, "features times"], ...]:
+    def _moments(self, risk: PerUnit) -> tuple[Float[NumpyArray, "features times"], ...]:
         """Sums of r x over those at risk and those who die."""
         moments = risk * self.design.T
         return self._of_risk(moments), self._of_dying(moments)
@@ -577,7 +577,7 @@ class Cox(AbstractClosedForm):
         )
         return ties, m / at_risk + ties[1] * m / dying, -ties[1] * m * at_risk / dying**2
 
-    def _curvatures(self, sums: Sums, ties: Array) -> tuple[RefitTimes, ...]:
+    def _curvatures(self, sums: Sums, ties: NumpyArray) -> tuple[RefitTimes, ...]:
         """Second derivatives of F by S, by S and D, and by D."""
         *_, c, m, at_risk, dying = sums
         z = c * at_risk / dying
@@ -591,7 +591,7 @@ class Cox(AbstractClosedForm):
             return Costs(runs=self._alone)
         return Costs()
 
-    def _alone(self, theta: Vector, first: Array, length: Array) -> "UnitScores | None":
+    def _alone(self, theta: Vector, first: NumpyArray, length: NumpyArray) -> "UnitScores | None":
         if length.max() == 1:
             return alone(self, theta, first)
         return None
@@ -633,7 +633,7 @@ class Cox(AbstractClosedForm):
             predict_new=self._predict_new,
         )
 
-    def _places(self) -> Array:
+    def _places(self) -> NumpyArray:
         """Return the stratum, the place in time, the event and the place of entry of each unit.
 
         Times of events have even places. A censored unit is at the odd place behind the last event
@@ -685,8 +685,8 @@ class Cox(AbstractClosedForm):
 
 
 def _risk_sets(
-    time: Array, entry: Array | None, dies: Array, stratum: Array
-) -> tuple[Array, Array, Array, Array, Array | None]:
+    time: NumpyArray, entry: NumpyArray | None, dies: NumpyArray, stratum: NumpyArray
+) -> tuple[NumpyArray, NumpyArray, NumpyArray, NumpyArray, NumpyArray | None]:
     """Return the order of the units, the range of it that is at risk at each time of events, and
     each unit's time and range.
     """
@@ -727,16 +727,16 @@ class UnitScores:
     mean: PerRow  # m/c
     opens: RowFlags  # whether a stratum begins
     last: UnitNumbers  # last row that is expanded; −1 if none is
-    unit: Int[Array, " pairs"]
-    row: Int[Array, " pairs"]
-    tied: Int[Array, " tied"]  # units that die at the same time as others
-    units: Int[Array, " folds"]
+    unit: Int[NumpyArray, " pairs"]
+    row: Int[NumpyArray, " pairs"]
+    tied: Int[NumpyArray, " tied"]  # units that die at the same time as others
+    units: Int[NumpyArray, " folds"]
 
-    def __call__(self, points: Points) -> tuple[None, Float[Array, "places folds"]]:
+    def __call__(self, points: Points) -> tuple[None, Float[NumpyArray, "places folds"]]:
         return None, np.array([self._scores(theta) for theta in points])
 
     @silence("all")
-    def _scores(self, theta: Vector) -> Float[Array, " folds"]:
+    def _scores(self, theta: Vector) -> Float[NumpyArray, " folds"]:
         cox = self.cox
         sums = cox.sums(theta[None], np.ones((1, cox.num_units)))
         risk = sums.risk[0]
@@ -753,7 +753,7 @@ class UnitScores:
         )
         return (joint + pairs)[self.units]
 
-    def _tie_terms(self, sums: Sums) -> Float[Array, " tied"]:
+    def _tie_terms(self, sums: Sums) -> Float[NumpyArray, " tied"]:
         """Compute V − V' − ω log S, the part due to the others that die at the same time."""
         time = self.cox.group[self.tied]
         risk = sums.risk[0, self.tied]
@@ -785,7 +785,7 @@ class UnitScores:
         return np.where(self.last < 0, 0.0, np.where(converges, total, np.nan))
 
 
-def alone(cox: Cox, theta: Vector, units: Int[Array, " folds"]) -> UnitScores:
+def alone(cox: Cox, theta: Vector, units: Int[NumpyArray, " folds"]) -> UnitScores:
     """Return the rows of a model, from the last stratum to the first, and each unit's expanded
     rows, at some θ.
     """

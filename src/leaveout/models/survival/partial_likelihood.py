@@ -8,13 +8,14 @@ from scipy import sparse
 from scipy.linalg.lapack import dtbtrs
 from scipy.special import gammaln, polygamma, psi
 
-Array = np.ndarray
-Numbers = Float[Array, "..."]
+from ..._runtime import NumpyArray
 
-RefitUnits = Float[Array, "refits units"]
-RefitTimes = Float[Array, "refits times"]
-UnitSums = Float[Array, "sums units"]
-TimeSums = Float[Array, "sums times"]
+Numbers = Float[NumpyArray, "..."]
+
+RefitUnits = Float[NumpyArray, "refits units"]
+RefitTimes = Float[NumpyArray, "refits times"]
+UnitSums = Float[NumpyArray, "sums units"]
+TimeSums = Float[NumpyArray, "sums times"]
 
 
 class Sums(NamedTuple):
@@ -26,7 +27,7 @@ class Sums(NamedTuple):
     """
 
     eta: RefitUnits
-    shift: Float[Array, "refits 1"]
+    shift: Float[NumpyArray, "refits 1"]
     cases: RefitUnits
     risk: RefitUnits
     number: RefitTimes
@@ -49,7 +50,7 @@ class Ranges:
     Every range is made of nodes of a binary tree over the times, two of a level at most.
     """
 
-    def __init__(self, ranges: Int[Array, "2 units"], times: int):
+    def __init__(self, ranges: Int[NumpyArray, "2 units"], times: int):
         # the leaves of the tree are the nodes from `times` on, and half of a number is above it
         low, high = ranges + times
         high = np.maximum(low, high)
@@ -85,10 +86,10 @@ class Ranges:
 
 
 def running(
-    values: Float[Array, "*sums places"],
-    opens: Bool[Array, " places"],
+    values: Float[NumpyArray, "*sums places"],
+    opens: Bool[NumpyArray, " places"],
     reverse: bool = False,
-) -> Float[Array, "*sums places"]:
+) -> Float[NumpyArray, "*sums places"]:
     """Compute running sums that restart with each stratum, as differences of sums over others would
     cancel.
 
@@ -108,7 +109,7 @@ def log_complement(share: Numbers) -> Numbers:
     return np.log1p(-np.where(share < 1 - threshold, share, np.nan))
 
 
-def efron(m: Numbers, z: Numbers) -> Float[Array, "4 ..."]:
+def efron(m: Numbers, z: Numbers) -> Float[NumpyArray, "4 ..."]:
     """Compute `E = Σ_{l<m} log(1 − l/z)` for any m > 0, and its derivatives E_z, E_zz and E_zm; z =
     m/ρ is m or more.
 
@@ -123,7 +124,7 @@ def efron(m: Numbers, z: Numbers) -> Float[Array, "4 ..."]:
     return terms
 
 
-def _by_gamma(m: Array, z: Array) -> Array:
+def _by_gamma(m: NumpyArray, z: NumpyArray) -> NumpyArray:
     difference = z - m + 1
     trigamma = polygamma(1, z - m + 1)
     value = gammaln(z + 1) - gammaln(difference) - m * np.log(z)
@@ -137,7 +138,7 @@ def _by_gamma(m: Array, z: Array) -> Array:
     )
 
 
-def _by_series(m: Array, z: Array) -> Array:
+def _by_series(m: NumpyArray, z: NumpyArray) -> NumpyArray:
     """Log Γ's ratio is the integral of digamma at y + ½, which is log y and a rest, from a − h to
     a + h.
     """
