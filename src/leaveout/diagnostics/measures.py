@@ -192,7 +192,8 @@ def cooks_distance(
     [0.111, 0.035, 0.429, 1.778]
     """
     strategy = strategy_of("cooks_distance", strategy, DEFAULT)
-    moves = fit.quadratic.back(_moves(fit, strategy, "cooks_distance", checkpoint))
+    steps = _moves(fit, strategy, "cooks_distance", checkpoint)  # which checks the fit
+    moves = fit.quadratic.back(steps)
     distances = np.sum(moves**2, 1) / (fit.rank * dispersion(fit))
     return under_labels(distances, fit.objective.units.names, "cook")
 

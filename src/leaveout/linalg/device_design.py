@@ -28,9 +28,8 @@ from .._runtime import (
     jax,
     jnp,
 )
+from .design import RefitUnits
 from .mapped_design import CHEAP_COPY_ENTRIES, SourcedDesign
-
-RefitUnits = Float[ndarray, "refits units"]
 
 DEVICE_BLOCK = 2**22  # numbers in one block of rows
 REFITS_A_CALL = 64  # refits of one call

@@ -22,9 +22,8 @@ from jaxtyping import Bool, Float, Int
 from numpy import linalg
 
 from .._runtime import NumpyArray
+from .bounds import Thetas, Vector
 
-Thetas = Float[NumpyArray, "... params"]
-Vector = Float[NumpyArray, " params"]
 PerGroup = Float[NumpyArray, "... groups"]
 TURN = 2 / np.sqrt(3)
 

@@ -47,7 +47,13 @@ from .._runtime import (
     static,
 )
 from ..data import Names, TransformedResponse, count, floats, match_labels, on_device
-from ..linalg import Predictors, is_finite
+from ..linalg import (
+    PerUnit as PerUnit,
+    Predictors,
+    RefitPoints as RefitPoints,
+    Vector as Vector,
+    is_finite,
+)
 
 UnitIndex = Int[Arrays, " width"]  # places of the units that a refit lists
 UnitWeights = Float[Arrays, " units"]
@@ -60,11 +66,8 @@ Flags = Bool[ndarray, " lanes"]
 PerLane = Float[ndarray, " lanes"]
 PerRefit = Float[ndarray, " refits"]
 Points = Float[ndarray, "lanes params"]  # parameters, gradients or steps
-RefitPoints = Float[ndarray, "refits params"]
 Matrices = Float[ndarray, "lanes params params"]
-Vector = Float[ndarray, " params"]
 Matrix = Float[ndarray, "params params"]
-PerUnit = Float[ndarray, " units"]
 RefitFlags = Bool[ndarray, " refits"]
 RefitNumbers = Int[ndarray, " refits"]
 RefitValues = Float[ndarray, "refits ..."]  # numbers of each refit, or of each output of it

@@ -25,7 +25,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from ..._runtime import Array, Scalar, compile_static, is_traced, jax, jnp, numpy_of, pd
-from ...linalg import Norms
+from ...linalg import AnyShape, Norms
 from ...objectives import PerRefit, as_stored
 from .loss import Number
 from .losses import Straight
@@ -61,7 +61,6 @@ __all__ = [
 ]
 __dir__ = __all__.copy
 
-AnyShape = Float[ndarray, "..."]
 
 Model = TypeVar("Model")
 

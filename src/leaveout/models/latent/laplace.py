@@ -54,7 +54,7 @@ from ..._runtime import (
     slices,
 )
 from ...linalg import FrontalFactor, Pattern, cholesky, pattern
-from ...objectives import Costs, Points, State, ValueAndGradient, Vector, Weights
+from ...objectives import Costs, PerLane, Points, State, ValueAndGradient, Vector, Weights
 from .base import AbstractEngine, DesignRegressions, jacobian_by_differences
 from .modes import MODE_ROUNDING, ValueAndSteps, newton
 from .responses import ResponseRows
@@ -62,7 +62,6 @@ from .responses import ResponseRows
 EntriesOfLanes = Float[NumpyArray, "lanes entries"]
 LaneEffects = Float[NumpyArray, "lanes size"]
 
-Lanes = Float[NumpyArray, " lanes"]
 Rows = Float[NumpyArray, "lanes rows"]
 Loadings = Float[NumpyArray, "couplings lanes rows"]
 
@@ -225,7 +224,7 @@ class LaplaceMode:
         )
 
     @cached_property
-    def inner(self) -> Lanes:
+    def inner(self) -> PerLane:
         """Objective that the mode minimises: Σ w ℓ + ½ uᵀQu."""
         quadratic = 0.5 * np.einsum("lk,lkm,lm->l", self.refits.c, self.precision_product, self.u)
         return self.losses[0].sum(1) + quadratic
@@ -255,7 +254,7 @@ class LaplaceMode:
         return np.sum(self.refits.loadings * self.solved_loadings, 0)
 
     @cached_property
-    def normaliser(self) -> tuple[Lanes, Float[NumpyArray, "lanes psi"]]:
+    def normaliser(self) -> tuple[PerLane, Float[NumpyArray, "lanes psi"]]:
         """log|Q| and its gradient."""
         field = self.latent.field
         incidence = self.latent.incidence
@@ -266,7 +265,7 @@ class LaplaceMode:
         return solver.logdet, np.einsum("lk,lkq->lq", traces, self.refits.slopes)
 
     @cached_property
-    def prior(self) -> tuple[Lanes, Float[NumpyArray, "lanes hyper"]]:
+    def prior(self) -> tuple[PerLane, Float[NumpyArray, "lanes hyper"]]:
         """−log p(ψ, φ) and its gradient."""
         prior = self.latent.field.prior
         hyper = self.refits.theta[:, self.latent.sizes[0] :]
@@ -275,7 +274,7 @@ class LaplaceMode:
         return prior(hyper)
 
     @cached_property
-    def value(self) -> Lanes:
+    def value(self) -> PerLane:
         """The objective F."""
         constant = np.broadcast_to(self.latent.data.constant(self.refits.tau), self.eta.shape)
         value = self.inner + np.sum(times(self.refits.weights, constant), 1)

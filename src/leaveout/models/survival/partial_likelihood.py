@@ -9,10 +9,8 @@ from scipy.linalg.lapack import dtbtrs
 from scipy.special import gammaln, polygamma, psi
 
 from ..._runtime import NumpyArray
+from ...linalg import AnyShape, RefitUnits
 
-Numbers = Float[NumpyArray, "..."]
-
-RefitUnits = Float[NumpyArray, "refits units"]
 RefitTimes = Float[NumpyArray, "refits times"]
 UnitSums = Float[NumpyArray, "sums units"]
 TimeSums = Float[NumpyArray, "sums times"]
@@ -103,13 +101,13 @@ def running(
     return solution.T.reshape(values.shape)
 
 
-def log_complement(share: Numbers) -> Numbers:
+def log_complement(share: AnyShape) -> AnyShape:
     """Compute `log(1 − share)`."""
     threshold = 1e-8  # share of a risk set below which differences of sums lose the rest
     return np.log1p(-np.where(share < 1 - threshold, share, np.nan))
 
 
-def efron(m: Numbers, z: Numbers) -> Float[NumpyArray, "4 ..."]:
+def efron(m: AnyShape, z: AnyShape) -> Float[NumpyArray, "4 ..."]:
     """Compute `E = Σ_{l<m} log(1 − l/z)` for any m > 0, and its derivatives E_z, E_zz and E_zm; z =
     m/ρ is m or more.
 
