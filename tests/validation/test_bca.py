@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy
-from sklearn.metrics import r2_score
+from sklearn.metrics import r2_score, roc_auc_score
 
 import leaveout as lo
 from leaveout.validation import bca, repeated_folds
@@ -90,6 +90,94 @@ def test_groups_stay_together():
     assert low < cv.mean < high
 
 
+def efrons(value, draws, jackknife, level=0.95):
+    """The ends by Efron's formulas."""
+    moves = np.mean(jackknife) - jackknife
+    a = np.sum(moves**3) / (6 * np.sum(moves**2) ** 1.5)
+    law = scipy.stats.norm
+    bias = law.ppf(np.mean(draws < value) + np.mean(draws == value) / 2)
+    z = bias + law.ppf([(1 - level) / 2, (1 + level) / 2])
+    return np.quantile(draws, law.cdf(bias + z / (1 - a * z)))
+
+
+def blind(y, offset, loss):
+    """A fit that learns nothing, whose predictions are those of any refit."""
+    columns = np.zeros((len(y), 1))
+    penalty = lo.penalties.Ridge(1.0)
+    return lo.fit(lo.GLM(columns, y, loss, penalty, intercept=False, offset=offset))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda n: lo.kfold(n, 5, num_repeats=3), lambda n: lo.random_subsets(n, 0.3, 40, rng=0)],
+    ids=["repeats", "subsets"],
+)
+def test_units_count_once_however_often_they_are_scored(make):
+    rng = np.random.default_rng(0)
+    n = 60
+    offset = rng.standard_normal(n)
+    y = offset + rng.exponential(size=n)
+    losses = 0.5 * (y - offset) ** 2
+    cv = lo.cross_validate(blind(y, offset, "squared"), make(n))
+    counts = draw_counts(np.arange(n), 200, np.random.default_rng(0))
+    without = np.array([np.delete(losses, k).mean() for k in range(n)])
+    expected = efrons(losses.mean(), counts @ losses / n, without)
+    np.testing.assert_allclose(cv.confidence_interval(num_resamples=200)[:2], expected)
+
+
+def test_an_area_over_repeats_is_the_mean_of_theirs():
+    """And a plan of repeats is divided into the folds of one of them."""
+    rng = np.random.default_rng(0)
+    n = 75
+    offset = rng.standard_normal(n)
+    y = (rng.random(n) < scipy.special.expit(2 * offset)) * 1.0
+    fit = blind(y, offset, "logistic")
+    once, often = (
+        lo.cross_validate(fit, lo.kfold(n, 3, num_repeats=repeats), metric="auc")
+        for repeats in (1, 4)
+    )
+    expected = once.confidence_interval(metric="auc", num_resamples=100)
+    found = often.confidence_interval(metric="auc", num_resamples=100)
+    np.testing.assert_allclose(found[:2], expected[:2])
+    counts = draw_counts(np.arange(n), 100, np.random.default_rng(0))
+    area = lambda weight: roc_auc_score(y, offset, sample_weight=weight)
+    without = np.array([area((np.arange(n) != k) * 1.0) for k in range(n)])
+    ends = efrons(area(np.ones(n)), np.array([area(count) for count in counts]), without)
+    np.testing.assert_allclose(found[:2], ends, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["a class is missing", "a refit does not exist"])
+def test_samples_that_do_not_define_a_measure_are_counted(kind):
+    metric = "auc"
+    y = (np.arange(N) < 3) * 1.0
+    model = lo.GLM(0 * X, y, "logistic", lo.penalties.Ridge(1.0), intercept=False)
+    counts = draw_counts(np.arange(N), 60, np.random.default_rng(0))
+    lacking = np.sum((counts[:, :3].sum(1) == 0) | (counts[:, 3:].sum(1) == 0))
+    if kind == "a refit does not exist":
+        metric = "rmse"
+        marked = np.arange(N) < 4
+        model = lo.GLM(marked[:, None] * 1.0, Y, "squared")
+        folds = random_folds(np.arange(N), 5, 60, 0).fold
+        undetermined = [
+            any(
+                count[marked & (fold != k)].sum() == 0 < count[marked & (fold == k)].sum()
+                for k in range(5)
+            )
+            for count, fold in zip(counts, folds, strict=True)
+        ]
+        lacking = sum(undetermined)
+    assert 0 < lacking < 60
+    cv = lo.cross_validate(lo.fit(model), lo.kfold(N, 5))
+    with pytest.warns(UserWarning, match=f"not defined on {lacking} of 60 bootstrap samples"):
+        cv.confidence_interval(metric=metric, num_resamples=60)
+
+
+def test_random_numbers_are_those_of_other_calls():
+    cv = lo.cross_validate(fitted("logistic"), 5)
+    ends = lambda rng: cv.confidence_interval(num_resamples=10, rng=rng)
+    assert ends(np.random.default_rng(3)) == ends(np.random.default_rng(3)) != ends(None)
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -98,6 +186,7 @@ def test_groups_stay_together():
         (lambda cv: cv.confidence_interval(num_resamples=1), "num_resamples"),
         (lambda cv: cv.without_data().confidence_interval(), "has no fit"),
         (lambda cv: cv.confidence_interval(metric="nothing"), "metric must be among"),
+        (lambda cv: cv.confidence_interval(metric=["auc", "brier"]), "one measure; got 2"),
         (
             lambda cv: lo.cross_validate(
                 cv.fit, lo.groups(np.arange(60) // 15)

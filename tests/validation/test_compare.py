@@ -1,6 +1,7 @@
 """The models that are not told apart from the best, and the best of many."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,3 +99,143 @@ def test_the_best_set_refuses():
         table.best_set(95)
     with pytest.raises(ValueError, match=r"best_set: .*independent groups"):
         compared(np.random.default_rng(0).standard_normal((40, 2)), serial=None).best_set()
+
+
+def test_a_model_that_is_worse_by_the_same_everywhere_is_told_apart():
+    shared = np.random.default_rng(0).integers(0, 5, 40) * 1.0
+    assert list(compared(np.column_stack([shared, shared + 1])).best_set().index) == ["0"]
+    noise = np.random.default_rng(1).standard_normal(40)
+    table = compared(np.column_stack([shared, shared + 1, shared + noise])).best_set(1 - 1e-9)
+    assert "1" not in table.index and "0" in table.index
+
+
+def test_models_that_differ_by_rounding_are_equal():
+    losses = np.random.default_rng(0).exponential(size=(50, 1)) * [1.0, 1 + 1e-13]
+    table = compared(losses)
+    assert (table.p_worse == 0.5).all() and (table.difference == 0).all()
+    assert (table.best_set() == 1).all()
+
+
+def test_rows_of_weight_zero_are_no_rows():
+    rng = np.random.default_rng(0)
+    losses = rng.normal([0.0, 0.03], size=(80, 2))
+    losses[:40, 1] *= 1 + rng.pareto(0.7, 40)
+    weight = np.repeat([0.0, 1.0], 40)
+    density = "−log density"
+
+    def table_of(rows, **facts):
+        estimates = {
+            str(k): replace(estimate(column), score=density, **facts)
+            for k, column in enumerate(losses[rows].T)
+        }
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            return lo.compare(estimates), [str(w.message) for w in caught]
+
+    table, warned = table_of(slice(None), unit_weight=weight)
+    without, warned_without = table_of(slice(40, None))
+    total = losses[40:].sum(0)
+    assert table.elpd_diff.min() == pytest.approx(-abs(total[1] - total[0]))
+    assert (table.diagnosis == without.diagnosis).all() and warned == warned_without
+    np.testing.assert_allclose(table.pseudo_bma, scipy.special.softmax(-np.sort(total)))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_dependence_is_that_of_the_plan_that_states_most(order):
+    """Whether the better model or the other has a plan of groups."""
+    rng = np.random.default_rng(0)
+    label = np.arange(60) // 3
+    losses = rng.standard_normal((60, 2)) + rng.standard_normal((20, 2))[label] + [0.0, 0.5]
+    first, other = losses.T[::order]
+    pair = {"first": estimate(first), "other": estimate(other, clusters=label)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = lo.compare(pair)
+        unknown = lo.compare({"first": estimate(first, serial=None), "other": estimate(other)})
+    sums = np.bincount(label, (first - other) - np.mean(first - other))
+    expected = np.sqrt(20 / 19 * np.sum(sums**2)) / 60
+    assert table.se_difference.max() == pytest.approx(expected)
+    p_value = scipy.stats.norm.sf(table.difference.max() / expected)
+    assert table.best_set(1 - 1e-12).min() == pytest.approx(p_value)
+    paired = np.std(first - other, ddof=1) / np.sqrt(60)
+    assert unknown.se_difference.max() == pytest.approx(paired)
+
+
+def test_the_best_set_of_two_is_the_test_of_the_table():
+    """Of groups of unequal size and of weights, whose sums differ without any difference."""
+    rng = np.random.default_rng(0)
+    label = np.repeat(np.arange(30), rng.integers(1, 9, 30))
+    n = len(label)
+    losses = rng.standard_normal((n, 1)) + [[0.0, 1.0]] + 3 * rng.standard_normal((n, 2))
+    weight = rng.choice([0.0, 0.5, 3.0], n)
+    for facts, group in (({"clusters": label}, label), ({}, np.arange(n))):
+        pair = {
+            str(k): replace(estimate(column, **facts), unit_weight=weight)
+            for k, column in enumerate(0.05 * losses.T + losses[:, 0])
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            table = lo.compare(pair)
+        difference = 0.05 * (losses[:, 1] - losses[:, 0])
+        mean = np.average(difference, weights=weight)
+        sums = np.bincount(group, weight * (difference - mean))
+        count = len(np.unique(group[weight > 0]))
+        se = np.sqrt(count / (count - 1) * np.sum(sums**2)) / weight.sum()
+        assert table.se_difference.max() == pytest.approx(se)
+        p_value = scipy.stats.norm.sf(mean / se)
+        assert table.best_set(1 - 1e-12)["1"] == pytest.approx(p_value, rel=1e-6)
+
+
+def test_models_that_lack_losses():
+    losses = np.random.default_rng(0).normal([1.0, 0.0], size=(40, 2))
+    losses[3, 1] = np.inf
+    with pytest.raises(ValueError, match="best_set: some models lack more losses"):
+        compared(losses).best_set()
+    losses[3, 0] = np.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        table = compared(losses)
+    assert np.isfinite(table.difference).all() and len(table.best_set(1 - 1e-12)) == 2
+    losses[:20, 0] = losses[20:, 1] = np.nan
+    with pytest.raises(ValueError, match="no unit has a loss of all"):
+        compared(losses)
+
+
+def test_a_chain_is_compared_with_a_regression():
+    counts = np.random.default_rng(0).poisson(2.0, 200) * 1.0
+    chain = lo.HMM(counts, lo.emissions.Poisson(), num_states=1)
+    rows = lo.GLM(np.ones((200, 1)), counts, "poisson", intercept=False)
+    pair = {
+        "chain": lo.cross_validate(lo.fit(chain), 5),
+        "rows": lo.cross_validate(lo.fit(rows), 5, evaluate="log_density"),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = lo.compare(pair)
+    # one has a prior
+    assert table.difference.max() < 0.01
+    assert table.kind["chain"] != table.kind["rows"]
+
+
+@pytest.mark.parametrize("method", ["nested", "bootstrap", "conservative"])
+def test_single_cases_have_no_refits_of_whole_units(method):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 2)), rng.poisson(1.0, 40)
+    pair = {
+        str(p): lo.cross_validate(
+            lo.fit(lo.GLM(X[:, :p], y, "poisson", sample_weight=np.full(40, 2.0))),
+            lo.leave_one_out(cases=True),
+        )
+        for p in (1, 2)
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ValueError, match="give each case a row"):
+            lo.compare(pair, method=method)
+        table = lo.compare(pair)
+    with pytest.raises(ValueError, match="give each case a row"):
+        table.best_set()
+    with pytest.raises(ValueError, match="give each case a row"):
+        pair["1"].confidence_interval()
+    with pytest.raises(ValueError, match="stand for cases"):
+        pair["1"].interval(method="nested")

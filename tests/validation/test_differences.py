@@ -1,6 +1,7 @@
 """Errors of differences of two models are those of refits from scratch."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,9 +172,36 @@ def test_a_series_is_divided_into_blocks():
     assert np.isfinite(table.instability.iloc[1]) and table.se_difference.iloc[1] > 0
 
 
+def test_folds_are_of_the_size_of_the_plans():
+    """Five folds repeated four times are no twenty folds, and two folds no ten."""
+    nested = lambda plan: lo.compare(estimates(plan), method="nested", num_repeats=2, rng=3)
+    halves = nested(lo.kfold(N, 2)).se_difference.max()
+    assert halves == pytest.approx(nested(lo.kfold(N, 3)).se_difference.max(), rel=1e-6)
+    once, often = nested(lo.kfold(N, K)), nested(lo.kfold(N, K, num_repeats=3))
+    assert often.se_difference.max() == pytest.approx(once.se_difference.max(), rel=1e-6)
+    assert once.index[0] == often.index[0]
+
+
+def test_an_unknown_error_has_no_ends():
+    cv = estimates(lo.kfold(N, K))
+    cv["none"] = replace(cv["none"], error=np.full(K, np.nan), mean_error=np.nan)
+    table = lo.compare(cv, method="corrected")
+    assert np.isnan(table.loc[table.index[1], ["low", "high"]].astype(float)).all()
+    assert (table.loc[table.index[0], ["low", "high"]].astype(float) == 0).all()
+
+
+def test_few_groups_make_any_method_unreliable():
+    few = {name: cv for name, cv in estimates(lo.groups(np.arange(N) // 4)).items()}
+    for method in ("corrected", "nested", "conservative"):
+        table = lo.compare(few, method=method, num_repeats=2)
+        assert "9 independent groups" in table.unreliable.iloc[1]
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
+        (lambda: lo.compare(estimates(6), method="nested", num_repeats=0), "num_repeats"),
+        (lambda: lo.compare(estimates(6), method="bootstrap", num_repeats=1), "num_repeats"),
         (lambda: lo.compare(estimates(6), method="bates"), "one of nested, bootstrap"),
         (
             lambda: lo.compare(

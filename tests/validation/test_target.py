@@ -189,6 +189,34 @@ def test_sample_weights_are_the_weights_that_are_changed():
     assert same.mean == pytest.approx(cv.mean)
 
 
+@pytest.mark.parametrize("arguments", [{"X_new": NEW}, {"margins": {"age": 54.0}}])
+def test_only_the_ratios_of_sample_weight_count(arguments):
+    """A logistic regression of weighted units against new rows would weigh these less."""
+    targets = []
+    for scale in (1.0, 10.0):
+        weight = scale * np.where(TABLE["arm"] == 0, 2.0, 1.0)
+        fit = lo.fit(lo.GLM("y ~ age + dose + sex", TABLE, "squared", sample_weight=weight))
+        targets.append(lo.cross_validate(fit, lo.leave_one_out(), audit=0).target(**arguments))
+    one, ten = targets
+    assert ten.mean == pytest.approx(one.mean, rel=1e-9)
+    assert ten.se == pytest.approx(one.se, rel=1e-6)
+    assert ten.effective_n == pytest.approx(one.effective_n, rel=1e-6)
+
+
+@pytest.mark.parametrize("arguments", [{"X_new": NEW}, {"margins": {"age": 54.0}}])
+def test_cases_are_copies_of_rows(arguments):
+    cases = 1 + TABLE["arm"].to_numpy()
+    copies = TABLE.loc[np.repeat(TABLE.index, cases)].reset_index(drop=True)
+    counted = lo.GLM("y ~ age + dose + sex", TABLE, "squared", sample_weight=cases)
+    counted = lo.cross_validate(lo.fit(counted), lo.leave_one_out(cases=True), audit=0)
+    copied = lo.fit(lo.GLM("y ~ age + dose + sex", copies, "squared"))
+    want = lo.cross_validate(copied, lo.leave_one_out(), audit=0).target(**arguments)
+    target = counted.target(**arguments)
+    assert target.mean == pytest.approx(want.mean, rel=1e-6)
+    assert target.se == pytest.approx(want.se, rel=1e-4)
+    assert target.effective_n == pytest.approx(want.effective_n, rel=1e-6)
+
+
 def test_metrics_are_weighted():
     table = TABLE.assign(ill=(rng.random(N) < scipy.special.expit(TABLE["dose"])) * 1.0)
     fit = lo.fit(lo.GLM("ill ~ dose + age", table, "logistic"))

@@ -9,16 +9,23 @@ that of 50 random folds of them.
 """
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from .._runtime import Rng, record, slices
+from .._runtime import Rng, members_by_label, record, slices, warn
 from ..data import count
 from ..plans import CAPACITY, Plan
 from .cross_validate import held_out, strategy_of_predictions
 from .estimate import Estimate
-from .held_out_predictions import HeldOutPredictions, divide, in_order, measures, prediction_kind
+from .held_out_predictions import (
+    HeldOutPredictions,
+    divide,
+    has_every_class,
+    in_order,
+    measures,
+    prediction_kind,
+)
 from .mean_intervals import Interval, bca_ends
-from .metrics import AnyMetric, Mean, Measure
+from .metrics import AnyMetric, Mean, Measure, Ranks
 from .repeated_folds import (
     bootstrap_folds,
     draw_counts,
@@ -42,13 +49,10 @@ MEAN_LOSS = Measure("mean loss", "response", Mean(_loss), low=None)
 
 @record
 class MeasureScores:
-    """A measure by the refits of any plan, over all predictions or, `by_fold`, the mean over
-    folds.
-    """
+    """A measure by the refits of any plan."""
 
     estimate: Estimate
     measure: Measure
-    by_fold: bool = False
 
     def of(self, plan: Plan) -> HeldOutPredictions:
         """Compute the predictions, or losses, by the refits of a plan."""
@@ -62,20 +66,34 @@ class MeasureScores:
         predictions = held_out(fit, plan, strategy_of_predictions(fit, plan, strategy), kind)
         return in_order(fit, predictions, self.measure)
 
-    def value(self, held: HeldOutPredictions, times: Float[Array, " units"]) -> float:
-        """Compute the measure of units that count so many times; NaN where it is not defined."""
-        rows = np.repeat(np.arange(len(held.unit)), times[held.unit].astype(int))
-        part = np.zeros(len(rows), int)
-        if self.by_fold:
-            part = held.refit[rows]
-        values = [self._of_rows(held.take(rows[part == k])) for k in np.unique(part)]
-        return float(np.ma.masked_invalid(values).mean())
+    def value(
+        self,
+        held: HeldOutPredictions,
+        times: Float[Array, " units"],
+        part: Int[Array, " scored"],
+    ) -> float:
+        """Compute the mean over parts of the measure of units that count so many times; NaN where
+        it is not defined, or a refit does not exist.
+        """
+        if (times[np.bincount(held.unit, minlength=len(times)) == 0] > 0).any():
+            return np.nan
+        values = [self._of_entries(held.take(entries), times) for entries in members_by_label(part)]
+        defined = np.isfinite(values)
+        if defined.any():
+            return float(np.mean(values, where=defined))
+        return np.nan
 
-    def _of_rows(self, held: HeldOutPredictions) -> float:
+    def _of_entries(self, held: HeldOutPredictions, times: Float[Array, " units"]) -> float:
+        # of a unit that several refits score, each prediction has a share of its weight
+        weight = held.weight[held.unit] / np.bincount(held.unit)[held.unit]
+        rows = np.repeat(np.arange(len(weight)), times[held.unit].astype(int))
+        target = held.target[rows]
+        ranked = isinstance(self.measure.functional, Ranks)
+        if not len(rows) or (ranked and not has_every_class(0 * rows, target, weight[rows], 1)[0]):
+            return np.nan
         try:
-            prediction = self.measure.form(held.prediction)
-            return self.measure(held.target, prediction, held.weight[held.unit])
-        except (ValueError, ZeroDivisionError):  # such as a class that is missing
+            return self.measure(target, self.measure.form(held.prediction[rows]), weight[rows])
+        except (ValueError, ZeroDivisionError):
             return np.nan
 
 
@@ -90,34 +108,46 @@ def bca_interval(
     label = independent_groups(caller, estimate, [estimate._unit_losses])
     scores = MeasureScores(estimate, MEAN_LOSS)
     if metric is not None:
-        (measure,) = measures(caller, estimate._refittable(caller)[0], metric, plan).values()
-        scores = MeasureScores(estimate, measure)
-        _, parts = divide(measure, scores.of(plan), None)
-        scores = MeasureScores(estimate, measure, parts in ("folds", "refits"))
+        listed = [*measures(caller, estimate._refittable(caller)[0], metric, plan).values()]
+        if len(listed) != 1:
+            raise ValueError(f"{caller}: metric must be one measure; got {len(listed)}.")
+        scores = MeasureScores(estimate, listed[0])
     held = scores.of(plan)
+    part, parts = divide(scores.measure, held, None)
     everyone = np.ones(plan.num_units)
-    value = scores.value(held, everyone)
+    value = scores.value(held, everyone, part)
     folds = paired_folds(label, seed)
     pairs = scores.of(folds.leave_pairs())
     other = folds.other_fold(pairs.refit, pairs.unit)
-    alone = MeasureScores(estimate, scores.measure)
+    units_of_folds = np.arange(folds.num_folds)[:, None] == folds.fold
     jackknife = np.array(
-        [alone.value(pairs.take(other == k), everyone) for k in range(folds.num_folds)]
+        [
+            scores.value(pairs.take(entries), kept, np.zeros(len(entries), int))
+            for entries, kept in zip(members_by_label(other), 1.0 - units_of_folds, strict=True)
+        ]
     )
     random = np.random.default_rng(seed)
     num_folds = usual_folds(plan, folds.num_groups)
     draws = []
-    for part in slices(num_resamples, CAPACITY // (num_folds * plan.num_units)):
-        counts = draw_counts(label, part.stop - part.start, random)
-        folds = random_folds(label, num_folds, len(counts), seed + part.start)
+    for batch in slices(num_resamples, CAPACITY // (num_folds * plan.num_units)):
+        counts = draw_counts(label, batch.stop - batch.start, random)
+        folds = random_folds(label, num_folds, len(counts), seed + batch.start)
         drawn = scores.of(bootstrap_folds(folds, counts))
         for sample, times in enumerate(counts):
             of_sample = drawn.take(drawn.refit // num_folds == sample)
-            draws.append((scores.value(of_sample, times), scores.value(held, times)))
-    refitted, plain = np.ma.masked_invalid(draws).T
-    centred = (refitted - np.ma.median(refitted) + np.ma.median(plain)).filled(np.nan)
-    if not (np.isfinite(value) and np.isfinite(centred).any()):
+            fold = np.zeros(len(of_sample.unit), int)
+            if parts in ("folds", "refits"):
+                fold = of_sample.refit % num_folds
+            draws.append((scores.value(of_sample, times, fold), scores.value(held, times, part)))
+    refitted, plain = np.array(draws)[np.isfinite(draws).all(1)].T
+    lacking = num_resamples - len(refitted)
+    if not np.isfinite(value) or lacking == num_resamples:
         raise ValueError(f"{caller}: {scores.measure.name} is not defined on bootstrap samples.")
+    if lacking:
+        warn(
+            f"{caller}: {scores.measure.name} is not defined on {lacking} of {num_resamples} bootstrap samples, which are left out."
+        )
+    centred = refitted - np.median(refitted) + np.median(plain)
     ends = bca_ends(centred[:, None], np.array([value]), jackknife[:, None], level)
     low, high = np.clip(np.ravel(ends), *scores.measure.bounds).tolist()
     return Interval(low, high, level, "bca")

@@ -148,8 +148,8 @@ class Comparison(pd.DataFrame):
 
         Model r is tested against a mean of its rivals s, whose weights for unit i, exp(−λ l̄_s
         without i), are held out of the loss of the unit. With d_i = l_ir − Σ_s w_s l_is, the
-        p-value is 1 − Φ(√n d̄ / SD d), and the best is in the set with probability `level`, however
-        many models there are. Groups and blocks are taken for units.
+        p-value is 1 − Φ(√n d̄ / SD d), and of many units the best is in the set with probability
+        `level`, however many models there are. Groups and blocks are taken for units.
 
         Parameters
         ----------
@@ -164,7 +164,7 @@ class Comparison(pd.DataFrame):
         Raises
         ------
         ValueError
-            If losses are joint, or units have no independent groups.
+            If losses are joint, units have no independent groups, or models lack different losses.
 
         References
         ----------
@@ -188,17 +188,25 @@ class Comparison(pd.DataFrame):
         share("best_set: level", level)
         if not hasattr(self, "_losses"):
             raise ValueError("best_set: it is of comparisons of estimates of cross_validate.")
-        losses = self._losses[self.index]
-        reference = self.estimates[self.index[0]]
-        differences = losses.sub(losses.iloc[:, 0], axis=0).to_numpy()
+        if np.ptp(self["missing"]) > 0:
+            raise ValueError(
+                "best_set: some models lack more losses than others, which may be their high ones; compare those that have all."
+            )
+        losses = self._losses[self.index].to_numpy()
+        reference = _most_dependent([*self.estimates.values()], losses[:, 0])
+        differences = losses - losses[:, :1]
         label = independent_groups("best_set", reference, [*differences.T[1:]], partial=True)
         scored = label >= 0
         weight = reference._weight[scored]
         label = label[scored]
-        # losses of groups, whose mean is that of units
-        scale = (label.max() + 1) / weight.sum()
-        sums = [np.bincount(label, scale * weight * column) for column in differences[scored].T]
-        p_values = [_p_value_of_best(np.column_stack(sums), k) for k in range(len(sums))]
+        # losses of groups, whose mean and standard error are those of units
+        scale = weight * (label.max() + 1) / weight.sum()
+        means = weight @ losses[scored] / weight.sum()
+        of_groups = [
+            mean + np.bincount(label, scale * (column - mean))
+            for mean, column in zip(means, losses[scored].T, strict=True)
+        ]
+        p_values = [_p_value_of_best(np.column_stack(of_groups), k) for k in range(len(means))]
         tests = pd.Series(p_values, self.index, name="p_value")
         return tests[tests > 1 - level]
 
@@ -227,8 +235,10 @@ class Comparison(pd.DataFrame):
 
 def _p_value_of_best(losses: Float[Array, "groups models"], model: int) -> float:
     """Test whether a model's mean loss is the least, against weighted rivals."""
-    excess = losses[:, [model]] - np.delete(losses, model, axis=1)
+    excess = _difference(losses[:, [model]], np.delete(losses, model, axis=1))
     sd = excess.std(0, ddof=1)
+    if (excess[0, sd == 0] > 0).any():  # worse than another by the same everywhere
+        return 0.0
     excess = excess[:, sd > 0] / sd[sd > 0]
     n = len(excess)
     if not excess.size:
@@ -240,6 +250,28 @@ def _p_value_of_best(losses: Float[Array, "groups models"], model: int) -> float
     weight = special.softmax(temperature * held_out, axis=1)
     margin = np.sum(weight * excess, 1)
     return float(special.ndtr(-np.sqrt(n) * margin.mean() / margin.std(ddof=1)))
+
+
+def _difference(losses: Array, others: Array) -> Array:
+    """Subtract losses; those that differ by rounding are equal."""
+    equal = np.isclose(losses, others, rtol=LOSS_ROUNDING, atol=0.0)
+    return np.where(equal, 0.0, losses - others)
+
+
+def _most_dependent(estimates: list[Estimate], losses: Array) -> Estimate:
+    """Return the estimate by whose plan the fewest units are independent: that units depend on one
+    another is a fact of the data, though only some models or plans may state it.
+    """
+
+    def num_independent(estimate: Estimate) -> float:
+        plan = estimate.plan
+        if plan.serial is None and plan.clusters is None and plan.blocks is None:
+            return np.inf  # it states nothing
+        return independent(losses, estimate._weight, plan).units
+
+    if estimates[0].joint:
+        return estimates[0]
+    return min(estimates, key=num_independent)
 
 
 @conventional
@@ -255,7 +287,9 @@ def compare(
     """Compare estimates of several models by their paired differences from the best.
 
     The difference of two models is the mean over units of the difference of their losses. Its
-    standard error is that of the paired difference, by the same rule as `Estimate.se`.
+    standard error is that of the paired difference, by the same rule as `Estimate.se`, and by the
+    plan with the fewest independent units where plans or models state other dependence. Losses that
+    differ by rounding, 1e-8 of them, are equal.
 
     Every mean is over the losses that all models have: over rows of refits if the folds are the
     same, else over units. A model that lacks more losses than another is ranked behind it, whatever
@@ -314,7 +348,8 @@ def compare(
     Raises
     ------
     ValueError
-        If the estimates do not score the same units, the same response, or by the same score; or if
+        If the estimates do not score the same units, the same response, or by the same score, or
+        no unit has a loss of all; if a method refits and single cases of units leave; or if
         `jacobian` is of losses that are no −log densities of units. Different responses are
         accepted with `jacobian`, or if one function of yours scores all.
     TypeError
@@ -408,12 +443,14 @@ def compare(
         )
     elif not alike:
         warn("compare: some units are scored by some models only; they are left out of every mean.")
-    if not alike:
-        losses = {name: np.where(seen.all(0), loss, np.nan) for name, loss in losses.items()}
+    if not seen.all(0).any():
+        raise ValueError("compare: no unit has a loss of all models; use one plan for all.")
+    losses = {name: np.where(seen.all(0), loss, np.nan) for name, loss in losses.items()}
     values = losses
     if same:
         values = {name: estimates[name].average(loss) for name, loss in losses.items()}
     best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
+    reference = _most_dependent([estimates[best], *estimates.values()], values[best])
     errors = {}
     if method is not None:
         if not same:
@@ -421,19 +458,21 @@ def compare(
                 f"compare: method={method!r} is of models with the same folds; use one plan for all."
             )
         differences = {name: values[name] - values[best] for name in values if name != best}
-        errors = difference_errors(estimates, differences, best, method, num_repeats, rng)
+        errors = difference_errors(
+            estimates, differences, best, reference, method, num_repeats, rng
+        )
     rows = {}
     is_density = estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
     for name, estimate in estimates.items():
         se = estimate._standard_error(values[name])
-        difference = values[name] - values[best]
+        difference = _difference(values[name], values[best])
         se_difference = 0.0
         if name in errors:
             se_difference = errors[name].value
         elif name != best:
-            se_difference = estimate._standard_error(difference).value
-        mean_difference = estimate._mean(difference)
-        count = _num_differences(difference, estimate)
+            se_difference = reference._standard_error(difference).value
+        mean_difference = reference._mean(difference)
+        count = _num_differences(difference, reference)
         rows[name] = {
             "mean": estimate._mean(values[name]),
             "se": se.value,
@@ -444,7 +483,7 @@ def compare(
             "p_worse": 0.5
             if name == best
             else probability_of_worse(mean_difference, se_difference),
-            "diagnosis": "" if name == best else _diagnosis(difference, estimate, is_density),
+            "diagnosis": "" if name == best else _diagnosis(difference, reference, is_density),
             "no_model": estimate.no_model,
             "explained": estimate.explained,
             "missing": missing[name],
@@ -458,9 +497,9 @@ def compare(
         place = int(table.columns.get_loc("approximation_error"))
         table.insert(place, "weight", _stacking_weights(values, estimates[best]._weight))
         table.insert(place + 1, "pseudo_bma", special.softmax(table["elpd_diff"].to_numpy(float)))
-    _warn(table, estimates, values, best)
+    _warn(table, estimates, values, best, reference)
     if method is not None:
-        table = _add_intervals(table, errors, method, level)
+        table = _add_intervals(table, errors | {best: DifferenceError(0.0)}, method, level)
     comparison = Comparison(table.sort_values(["missing", "mean"]))
     comparison.estimates = dict(estimates)
     comparison._losses = pd.DataFrame(values)
@@ -475,13 +514,13 @@ def _add_intervals(
         table.index
     )
     quantile = special.stdtrit(error["dof"].to_numpy(), 0.5 + level / 2)
-    half = (quantile * error["value"] + table["approximation_error"]).fillna(0.0)
+    half = quantile * error["value"] + table["approximation_error"]
     return table.assign(
         low=table["difference"] - half,
         high=table["difference"] + half,
         level=level,
         instability=error["instability"],
-        unreliable=error["unreliable"].fillna(""),
+        unreliable=error["unreliable"],
         method=method,
         target=TARGETS[method],
     )
@@ -493,10 +532,13 @@ def _same_folds(a: Plan, b: Plan) -> bool:
 
 
 def _warn(
-    table: pd.DataFrame, estimates: dict[str, Estimate], values: NamedArrays, best: str
+    table: pd.DataFrame,
+    estimates: dict[str, Estimate],
+    values: NamedArrays,
+    best: str,
+    reference: Estimate,
 ) -> None:
     """Warn of differences that are less certain than they seem."""
-    estimate = estimates[best]
     caution = lambda text: warn(f"compare: {text}")
     rivals = table.drop(index=best)
     if len(rivals) > MANY_MODELS and _is_order_statistic(table["mean"].to_numpy()):
@@ -514,33 +556,29 @@ def _warn(
                 f"the approximation error of {name!r} against {best!r}, {row.approximation_error:.1g}, exceeds a tenth of the "
                 f"standard error of their difference, {row.se_difference:.1g}{'' if is_exact else '; use Exact(), or more draws'}."
             )
-    count = np.isfinite(values[best]).sum()
-    distances = np.abs(rivals.difference)
     close = rivals.index[
-        (distances > 0)
-        & (distances * count < CLOSE_DENSITIES)
-        & ~(distances > SIGN * rivals.se_difference)
+        (rivals.difference != 0)
+        & (rivals.elpd_diff.abs() < CLOSE_DENSITIES)
+        & ~(rivals.difference.abs() > SIGN * rivals.se_difference)
     ]
-    if "weight" in table and len(close):
+    if len(close):
         caution(
             f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE_DENSITIES:g} in summed log density: they predict "
             "about alike, and the standard error of the difference is too small to say more."
         )
-    if not all(_same_folds(rival.plan, estimate.plan) for rival in estimates.values()):
+    if not all(_same_folds(rival.plan, reference.plan) for rival in estimates.values()):
         caution(
             "the plans leave out other units: models that see other data are compared, not models alone."
         )
-    if not estimate.joint:
-        independent_groups = [
-            independent(values[name] - values[best], estimate._weight, estimate.plan)
-            for name in rivals.index
-        ]
-        for groups in independent_groups:
-            if not groups.enough:
+    if not reference.joint:
+        fewest = FEW_UNITS
+        for name in rivals.index:
+            difference = values[name] - values[best]
+            groups = independent(difference, reference._weight, reference.plan)
+            if groups.enough:
+                fewest = min(fewest, groups.units)
+            else:
                 caution(f"the difference has no standard error: {groups.kind}.")
-        fewest = min(
-            (groups.units for groups in independent_groups if groups.enough), default=FEW_UNITS
-        )
         if fewest < FEW_UNITS:
             caution(
                 f"{fewest} independent units are fewer than {FEW_UNITS}; standard errors of differences may be too small."
@@ -558,7 +596,7 @@ def _is_order_statistic(means: Array) -> bool:
 
 def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
     """List the reasons why the difference of two models may not be distributed normally."""
-    differences = difference[np.isfinite(difference)]
+    differences = difference[np.isfinite(difference) & (estimate._weight > 0)]
     if estimate.joint:
         units = len(differences)
     else:
@@ -582,10 +620,10 @@ def _num_differences(difference: Array, estimate: Estimate) -> float:
 
     Of cases that units stand for, where single cases are left out.
     """
-    seen = np.isfinite(difference)
-    if estimate.plan.of_cases:
-        return float(estimate._weight[seen].sum())
-    return float(seen.sum())
+    weight = estimate._weight
+    if not estimate.plan.of_cases:
+        weight = weight > 0
+    return float(weight[np.isfinite(difference)].sum())
 
 
 def tail_index(values: Array) -> float:
@@ -781,9 +819,9 @@ def _alike(a: Estimate, b: Estimate) -> bool:
 
     Classes may be numbered differently, if one to one.
     """
-    first = a.response
-    second = b.response
-    assert first is not None and second is not None
+    assert a.response is not None and b.response is not None
+    first = a.response.reshape(len(a.response), -1)
+    second = b.response.reshape(len(b.response), -1)
     if first.shape != second.shape:
         return False
     if not (a.classes or b.classes):

@@ -25,6 +25,7 @@ from .estimate import Estimate
 from .mean_intervals import corrected
 from .nested_intervals import error_of_nested
 from .repeated_folds import (
+    MIN_FOLDS,
     RandomFolds,
     bootstrap_folds,
     draw_counts,
@@ -33,7 +34,7 @@ from .repeated_folds import (
     refit_again,
     usual_folds,
 )
-from .standard_errors import MIN_BLOCKS
+from .standard_errors import MIN_BLOCKS, independent
 
 DifferenceMethod = Literal["nested", "bootstrap", "corrected", "conservative"]
 METHODS = get_args(DifferenceMethod)
@@ -45,6 +46,7 @@ TARGETS = {
     "conservative": SAMPLED,
 }
 REPEATS = {"nested": 20, "bootstrap": 200, "corrected": 1, "conservative": 10}
+LEAST_REPEATS = {"bootstrap": 2}  # samples that have a variance
 # methods whose intervals of 95 % held less than 93 % of the differences of the risks of refits in
 # simulations (results/decisions.md)
 NARROW = {"bootstrap": "too narrow for the risks of these refits in simulations"}
@@ -64,24 +66,27 @@ class DifferenceError(NamedTuple):
     instability: float = np.nan
     unreliable: str = ""
 
-    def judged(self, doubts: list[str]) -> "DifferenceError":
+    def judged(self, doubt: str, num_groups: int) -> "DifferenceError":
         """Say why the error is not to be relied upon."""
-        unstable = ""
+        doubts = [doubt] if doubt else []
         if self.instability > UNSTABLE:
-            unstable = f"instability {self.instability:.2g} is not small"
-        return self._replace(unreliable="; ".join(filter(None, [unstable, *doubts])))
+            doubts.insert(0, f"instability {self.instability:.2g} is not small")
+        if num_groups < MIN_BLOCKS:
+            doubts.append(f"{num_groups} independent groups")
+        return self._replace(unreliable="; ".join(doubts))
 
 
 def difference_errors(
     estimates: dict[str, Estimate],
     differences: NamedArrays,
     best: str,
+    reference: Estimate,
     method: DifferenceMethod,
     num_repeats: int | None,
     rng: Rng,
 ) -> dict[str, DifferenceError]:
     """Compute the errors of the differences of units' losses from those of the best, by the name
-    of the other model.
+    of the other model; `reference` says which units are independent.
     """
     if method not in METHODS:
         raise ValueError(
@@ -89,8 +94,9 @@ def difference_errors(
         )
     caller = f"compare: method={method!r}"
     seed = count("compare: rng", rng, 0)
-    repeats = count("compare: num_repeats", num_repeats or REPEATS[method], 1)
-    reference = estimates[best]
+    if num_repeats is None:
+        num_repeats = REPEATS[method]
+    repeats = count("compare: num_repeats", num_repeats, LEAST_REPEATS.get(method, 1))
     plan = reference.plan
     for name, estimate in estimates.items():
         if estimate.joint or estimate._missing or np.ptp(estimate._weight) > 0:
@@ -98,11 +104,13 @@ def difference_errors(
                 f"{caller} needs a loss of every held-out unit and units of equal weight; {name!r} has not."
             )
     if method == "corrected":
-        losses = {name: estimates[name].losses - reference.losses for name in differences}
-        return {
-            name: DifferenceError(*corrected(loss, reference._weight, plan))
-            for name, loss in losses.items()
-        }
+        errors = {}
+        for name, difference in differences.items():
+            losses = estimates[name].losses - estimates[best].losses
+            error = DifferenceError(*corrected("compare", losses, reference._weight, plan))
+            num_groups = independent(difference, reference._weight, plan).units
+            errors[name] = error.judged("", num_groups)
+        return errors
     label = independent_groups(caller, reference, [*differences.values()])
     num_groups = int(label.max()) + 1
     num_folds = usual_folds(plan, num_groups)
@@ -116,7 +124,7 @@ def difference_errors(
         return {name: losses[name] - losses[best] for name in differences}
 
     if method == "nested":
-        folds = random_folds(label, num_folds, repeats, seed)
+        folds = random_folds(label, max(num_folds, MIN_FOLDS), repeats, seed)
         single = folds.leave_folds()
         pairs = folds.leave_pairs()
         outer = by_refits(single)
@@ -149,10 +157,8 @@ def difference_errors(
             )
             for name, values in by_refits(refits).items()
         }
-    doubts = [NARROW.get(method, "")]
-    if num_groups < MIN_BLOCKS:
-        doubts.append(f"{num_groups} independent groups")
-    return {name: error.judged(doubts) for name, error in errors.items()}
+    doubt = NARROW.get(method, "")
+    return {name: error.judged(doubt, num_groups) for name, error in errors.items()}
 
 
 def _spread_of_samples(means: Float[np.ndarray, " samples_splits"], plan: Plan) -> float:

@@ -408,6 +408,11 @@ class Estimate(PrintedResult):
                 f"interval: method must be one of {', '.join(METHODS)}; got {method!r}."
             )
         if method == "nested":
+            if self.plan.clusters is not None or self.plan.of_cases:
+                raise ValueError(
+                    "interval: method='nested' takes units as independent, and these are of groups, or stand for cases; leave "
+                    "method= out."
+                )
             fit, refit, evaluate = self._refittable("interval: method='nested'")
             return provided("nested").nested(fit, level=level, strategy=refit, evaluate=evaluate)
         if method == "corrected":
@@ -428,6 +433,7 @@ class Estimate(PrintedResult):
             )
         return self.fit, *self.call
 
+    @conventional
     def confidence_interval(
         self,
         level: float = 0.95,
@@ -450,7 +456,7 @@ class Estimate(PrintedResult):
         method : {"bca"}, default "bca"
             Bias-corrected and accelerated (Efron, 1987).
         metric : str, scorer or callable, optional
-            The measure, as in `cross_validate`; by default the mean loss.
+            The measure, as in `cross_validate` without `average`; by default the mean loss.
         num_resamples : int, default 1000
             The number of bootstrap samples.
         rng : int, default 0

@@ -330,14 +330,14 @@ def divide(
     repeat = repeats(plan)
     if average is None:
         weight = held.weight[held.unit]
-        is_complete = _has_every_class(refit, held.target, weight, plan.num_refits)
+        is_complete = has_every_class(refit, held.target, weight, plan.num_refits)
         is_complete = is_complete[np.unique(refit)]
         if repeat is None:
             return (refit, "refits") if is_complete.any() else together
         small = plan.scored_counts.max() <= SMALL_FOLD
         if is_complete.all() and small and plan.clusters is None:
             return refit, "folds"
-        if not _has_every_class(repeat[refit], held.target, weight, repeat.max() + 1).any():
+        if not has_every_class(repeat[refit], held.target, weight, repeat.max() + 1).any():
             return together
     assert repeat is not None
     if repeat.max():
@@ -425,7 +425,7 @@ def _of_part(
     """
     if (
         isinstance(measure.functional, Ranks)
-        and not _has_every_class(held.unit * 0, held.target, weight, 1)[0]
+        and not has_every_class(held.unit * 0, held.target, weight, 1)[0]
     ):
         return None
     # a share of the variance
@@ -502,7 +502,7 @@ def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Predict
     return Value(result, values, float(np.mean(errors)), description, units)
 
 
-def _has_every_class(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
+def has_every_class(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
     """Mark the parts that hold every class."""
     seen = weight > 0
     classes = np.unique(target[seen])

@@ -134,21 +134,21 @@ def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -
     """Compute the half-width for losses `[entries]` of random folds, corrected for the units that
     the folds share.
     """
-    se, dof = corrected(losses, weight, plan)
+    se, dof = corrected("interval", losses, weight, plan)
     return float(special.stdtrit(dof, 0.5 + level / 2)) * se
 
 
-def corrected(losses: FloatArray, weight: FloatArray, plan: Plan) -> TwoNumbers:
+def corrected(caller: str, losses: FloatArray, weight: FloatArray, plan: Plan) -> TwoNumbers:
     """Compute s √(1/J + n₂/n₁) of the means of J folds, and the degrees of freedom."""
     seen = plan.held & np.isfinite(losses)
     mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)
     if plan.serial or plan.blocks is not None:
         raise ValueError(
-            "interval: method='corrected' is for units that are independent; these are in a series or a field."
+            f"{caller}: method='corrected' is for units that are independent; these are in a series or a field."
         )
     if plan.num_refits < 2 or (mass <= 0).any() or plan.weight.any():
         raise ValueError(
-            "interval: method='corrected' needs two or more folds, each with held-out losses, such as random_subsets."
+            f"{caller}: method='corrected' needs two or more folds, each with held-out losses, such as random_subsets."
         )
     means = (
         np.bincount(plan.refit[seen], weight[plan.index[seen]] * losses[seen], plan.num_refits)

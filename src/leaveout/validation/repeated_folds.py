@@ -10,7 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._runtime import EntryIndex, EntryValues, UnitNumbers, level_numbers, members_by_label, record
+from .._runtime import (
+    EntryIndex,
+    EntryValues,
+    UnitNumbers,
+    level_numbers,
+    members_by_label,
+    record,
+)
 from ..plans import Plan, kfold, plan_of_entries
 from .cross_validate import cross_validate
 from .estimate import Estimate
@@ -18,7 +25,7 @@ from .standard_errors import independent
 
 Array = np.ndarray
 FOLDS = 10  # where the plan of an estimate has no number of folds to follow
-MIN_FOLDS = 3
+MIN_FOLDS = 3  # of which pairs are left out
 MOST_FOLDS = 20  # of a plan that is taken for one of folds
 MOST_PAIRED = 300  # groups whose pairs are all left out
 FOLDS_PAIRED = 50
@@ -107,10 +114,13 @@ def draw_counts(
 
 
 def usual_folds(plan: Plan, num_groups: int) -> int:
-    """Return the number of folds of a plan, or the usual one, as far as two groups are in each."""
-    folds = FOLDS
-    if MIN_FOLDS <= plan.num_refits <= MOST_FOLDS and not plan.weight.any():
-        folds = plan.num_refits
+    """Return the number of folds of one size of a plan, or the usual one, as far as two groups are
+    in each.
+    """
+    # repeats have no more folds than one partition
+    folds = round(plan.num_refits * plan.num_units / plan.held.sum())
+    if not 1 < folds <= MOST_FOLDS or plan.weight.any():
+        folds = FOLDS
     return min(folds, num_groups // 2)
 
 
@@ -126,7 +136,9 @@ def independent_groups(
     """
     reason = "losses are joint, or the plan does not score every unit"
     scored = np.isfinite(np.stack(contributions)).all(0)
-    if not estimate.joint and (partial or scored.all()):
+    if estimate.plan.of_cases:
+        reason = "single cases of units leave; give each case a row of its own"
+    elif not estimate.joint and (partial or scored.all()):
         blocks = [independent(part, estimate._weight, estimate.plan) for part in contributions]
         groups = min(blocks, key=lambda block: block.units)
         reason = groups.kind

@@ -161,6 +161,8 @@ class Target(PrintedTable):
         The standard error of the loss, with its kind.
     unweighted : float
         The mean of the losses as they are.
+    effective_n : float
+        The number of units, or cases, of equal weight that these are worth, (Σ w)² / Σ w².
     table : DataFrame
         The mean of every covariate over the scored units, `unweighted` and `weighted`, and in the
         `target`; and the `difference` of the last two, in standard deviations of the units.
@@ -186,6 +188,7 @@ class Target(PrintedTable):
     measured: dict[str, MetricValue]
     standard_error: StandardError
     unweighted: float
+    effective_n: float
     table: "pd.DataFrame"
     new_rows: "pd.DataFrame | None"
     kind: str
@@ -202,11 +205,6 @@ class Target(PrintedTable):
     def se(self) -> float:
         """The standard error of `mean`, with that of the weights."""
         return self.standard_error.value
-
-    @property
-    def effective_n(self) -> float:
-        """The number of units of equal weight that these are worth, (Σ w)² / Σ w²."""
-        return float(self.weights.sum() ** 2 / np.sum(self.weights**2))
 
     def interval(self, level: float = 0.95, *, metric: str = LOSS) -> Interval:
         """Compute an interval for the loss, or a metric of the call, in the target population.
@@ -315,7 +313,12 @@ def target(
         means = new.mean(0)
         size = n or len(new)
         source = f"{len(new)} new rows; logistic ratio of densities"
-    weight, fit, log_scale, sampling_error = _tilt(names, rows, base, means, new, size)
+    cases = np.ones(len(base))
+    if plan.of_cases:
+        cases = np.where(base > 0, base, 1.0)
+    else:  # only the ratios of sample_weight count
+        base /= base.sum() / np.sum(base > 0)
+    weight, fit, log_scale, sampling_error = _tilt(names, rows, base, cases, means, new, size)
     reweighted = replace(estimate, unit_weight=weight)
     error = sampling_error(losses, weight, plan)
     groups = independent(losses, weight, plan)
@@ -350,6 +353,7 @@ def target(
         measured,
         error,
         estimate.mean,
+        float(weight.sum() ** 2 / np.sum(weight**2 / cases)),
         pd.DataFrame(balance, names),
         new_rows,
         source,
@@ -487,12 +491,14 @@ def _tilt(
     names: list[str],
     rows: FloatArray,
     base: FloatArray,
+    cases: FloatArray,
     means: FloatArray,
     new: FloatArray | None,
     size: float,
 ) -> tuple[FloatArray, Fit, float, Callable[..., StandardError]]:
     """Weigh units so that their covariates have the means of the target, or by the odds that a row
-    is one of the `new` ones; the target is known from a sample of `size` rows.
+    is one of the `new` ones; the target is known from a sample of `size` rows, and units stand for
+    `cases`.
 
     Return the weights, of mean one over the scored units, the fit of λ, the logarithm of the weight
     of a row whose λ'z is zero, and a function that computes the standard error of the mean of
@@ -500,15 +506,15 @@ def _tilt(
     """
     scored = base > 0
     units = rows[scored]
-    count = len(units)
+    num_units = len(units)
     design = units - means
     design[np.abs(design) < ROUNDING * np.abs(means)] = 0.0  # a column that is constant
     family = "poisson"
     if new is not None:
         design = np.r_[design, new - means]
         family = "logistic"
-    is_new = np.arange(len(design)) >= count
-    row_weight = np.r_[base[scored], np.ones(len(design) - count)]
+    is_new = np.arange(len(design)) >= num_units
+    row_weight = np.r_[base[scored], np.ones(len(design) - num_units)]
     model = GLM(design, 1.0 * is_new, family, intercept=new is not None, sample_weight=row_weight)
     try:
         fit = minimise(model)
@@ -525,30 +531,32 @@ def _tilt(
     slope, curvature = F.predictors.loss.derivatives(eta, F.y, (1, 2))
     scores = (row_weight * slope)[:, None] * F.design
     leverage = row_weight * curvature * np.sum(F.design * fit.solve(F.design.T).T, axis=1)
-    leverage = leverage[:count]
+    leverage = leverage[:num_units]
     weight = np.zeros(len(base))
-    weight[scored] = base[scored] * np.maximum(np.exp(eta[:count]), SMALLEST)
+    weight[scored] = base[scored] * np.maximum(np.exp(eta[:num_units]), SMALLEST)
     mean = weight[scored].mean()
     if new is None:
         sampling = fit.hessian * weight.sum() / size
     else:
-        sampling = len(new) ** 2 / size * np.cov(scores[count:], rowvar=False)
+        sampling = len(new) ** 2 / size * np.cov(scores[num_units:], rowvar=False)
     log_scale = fit.parameters["intercept"] - means @ fit.parameters["coef"] - np.log(mean)
 
     def sampling_error(values: FloatArray, weight: FloatArray, plan: Plan) -> StandardError:
         part = np.where(np.isfinite(values), weight, 0.0)[scored]
         part /= part.sum()
-        worth = 1 / (part @ part)
-        slack = 1 - leverage - part
+        count = cases[scored]
+        worth = 1 / np.sum(part**2 / count)
+        slack = 1 - (leverage + part) / count
         if worth < MIN_BLOCKS or slack.min() < ROUNDING:
             reason = f"the weights are worth {worth:.3g} units, of {MIN_BLOCKS} that it needs, or a unit alone meets a margin"
             return StandardError(np.nan, f"not available: {reason}")
         deviation = np.nan_to_num(values[scored])
         deviation = part * (deviation - part @ deviation)
-        slope = fit.solve(F.design[:count].T @ deviation)
+        slope = fit.solve(F.design[:num_units].T @ deviation)
         contributions = np.full(len(values), np.nan)
-        contributions[scored] = count * (deviation - scores[:count] @ slope) / slack
-        units = standard_error(contributions, scored.astype(float), plan)
+        of_case = (deviation - scores[:num_units] @ slope) / slack / count
+        contributions[scored] = count.sum() * of_case
+        units = standard_error(contributions, scored * cases, plan)
         value = np.sqrt(units.value**2 + slope @ sampling @ slope)
         caveat = "; few units' worth, so a rough number" * int(worth < FEW_UNITS)
         return StandardError(float(value), f"{units.kind}, and that of the weights{caveat}")

@@ -175,6 +175,17 @@ def test_venn_abers_says_that_it_has_no_theorem():
             ValueError,
             "other sample_weight",
         ),
+        (
+            lambda: lo.clinical.recalibrate(
+                lo.fit(
+                    lo.GLM(
+                        X, np.where(np.arange(N) < 6, 1, Y), "logistic", absorb=np.arange(N) // 6
+                    )
+                )
+            ),
+            ValueError,
+            "zero as rows of separated levels",
+        ),
     ],
 )
 def test_what_cannot_be_recalibrated(make, error, message):

@@ -275,3 +275,27 @@ def test_factors_without_a_name_are_no_column_of_new_rows():
     predicted = lo.predict(fit, pd.DataFrame({"x": X[:, 0], "absorb0": level}))
     design = np.column_stack([X, level[:, None] == np.arange(5)])
     np.testing.assert_allclose(predicted, design @ np.linalg.lstsq(design, y)[0], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        list,
+        tuple,
+        lambda level: level.astype(np.float16),
+        lambda level: level.astype("S"),
+        lambda level: [b"%d" % number for number in level],
+    ],
+)
+def test_labels_of_any_type(labels):
+    rng = np.random.default_rng(0)
+    level, X = rng.permutation(np.arange(60) % 5), rng.standard_normal((60, 1))
+    y = X[:, 0] + level + rng.standard_normal(60)
+    fit = lo.fit(lo.GLM(X, y, "squared", absorb=labels(level)))
+    new = pd.DataFrame({"x": X[:, 0], "absorb0": np.asarray(labels(level))})
+    design = np.column_stack([X, level[:, None] == np.arange(5)])
+    np.testing.assert_allclose(
+        lo.predict(fit, new), design @ np.linalg.lstsq(design, y)[0], atol=1e-9
+    )
+    with pytest.raises(ValueError, match="one label a row, 60; got 3"):
+        lo.GLM(X, y, "squared", absorb=labels(level)[:3])

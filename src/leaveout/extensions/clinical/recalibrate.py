@@ -257,7 +257,7 @@ def _learn(
         raise TypeError(f"{caller}: needs a response of two classes; this model predicts a number.")
     if np.ptp(measure.case) > 0:
         raise ValueError(
-            f"{caller}: units have other sample_weight, which its rules do not know of."
+            f"{caller}: units have other sample_weight, or zero as rows of separated levels, which its rules do not know of."
         )
     y = measure.y
     plan = leave_one_out()

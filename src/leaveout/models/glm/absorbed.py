@@ -318,7 +318,7 @@ class AbsorbedGLM(AbstractClosedForm):
         numbers = self.effects[:, counted]
         effects[self.level[:, counted]] = np.where(numbers >= 0, alpha[numbers], 0.0)
         level = np.array(
-            [codes.reindex(X[name], fill_value=-1) for name, codes in self.codes.items()]
+            [codes.reindex(X[name].tolist(), fill_value=-1) for name, codes in self.codes.items()]
         )
         eta = eta + effects[level].sum(0)
         for factor in range(1, len(level)):
@@ -397,7 +397,9 @@ def absorb_effects(build, X, y, absorb, *args, **options):
     for name in factors:
         number, labels = codes("GLM", f"absorb ({name})", factors[name])
         numbers.append(number + count)
-        codes_by_factor[name] = pd.Series(range(count, count + len(labels)), labels)
+        # a list, as an index has fewer types than labels
+        levels = pd.Series(labels).tolist()
+        codes_by_factor[name] = pd.Series(range(count, count + len(levels)), levels)
         count += len(labels)
         remarks.append(f"{len(labels)} effects of {name} absorbed")
     pulls = np.ones((1, base.num_units), bool)
@@ -445,6 +447,8 @@ def _factors(absorb, base):
     if isinstance(absorb, str):
         absorb = [name.strip() for name in absorb.split("+")]
     if isinstance(absorb, list | tuple):
+        if not any(np.ndim(part) or isinstance(part, str) for part in absorb):
+            absorb = [absorb]  # labels of one factor
         table = base.labels.table
         columns = [named_column(table, column, "GLM: absorb") for column in absorb]
         absorb = {getattr(column, "name", k): column for k, column in enumerate(columns)}
