@@ -19,13 +19,13 @@ from .estimate import Estimate
 from .held_out_predictions import (
     HeldOutPredictions,
     divide,
-    has_every_class,
     in_order,
     measures,
     prediction_kind,
+    value_of_rows,
 )
 from .mean_intervals import Interval, bca_ends
-from .metrics import AnyMetric, Mean, Measure, Ranks
+from .metrics import AnyMetric, Mean, Measure
 from .repeated_folds import (
     bootstrap_folds,
     draw_counts,
@@ -87,14 +87,7 @@ class MeasureScores:
         # of a unit that several refits score, each prediction has a share of its weight
         weight = held.weight[held.unit] / np.bincount(held.unit)[held.unit]
         rows = np.repeat(np.arange(len(weight)), times[held.unit].astype(int))
-        target = held.target[rows]
-        ranked = isinstance(self.measure.functional, Ranks)
-        if not len(rows) or (ranked and not has_every_class(0 * rows, target, weight[rows], 1)[0]):
-            return np.nan
-        try:
-            return self.measure(target, self.measure.form(held.prediction[rows]), weight[rows])
-        except (ValueError, ZeroDivisionError):
-            return np.nan
+        return value_of_rows(self.measure, held, weight, rows)
 
 
 def bca_interval(

@@ -37,7 +37,7 @@ from .checks import FEW_UNITS
 from .differences import TARGETS, DifferenceError, DifferenceMethod, difference_errors
 from .estimate import LOSS_ROUNDING, Estimate
 from .repeated_folds import independent_groups
-from .standard_errors import independent
+from .standard_errors import Independent, independent
 
 Array = np.ndarray
 # difference of summed log densities below which its standard error is too small (Sivula, Magnusson,
@@ -393,7 +393,8 @@ def compare(
     one    0.51        0.00           0.00
     other  2.36        1.85           0.23
     """
-    listed = list(estimates.values()) if isinstance(estimates, Mapping) else []
+    is_mapping = isinstance(estimates, Mapping)
+    listed = list(estimates.values()) if is_mapping else []
     others = [result for result in listed if isinstance(result, AbstractComparable)]
     if others:
         if jacobian is not None or method is not None:
@@ -401,18 +402,14 @@ def compare(
                 "compare: jacobian and method are of estimates of cross_validate; leave them out."
             )
         return others[0]._compare(estimates)
-    if not isinstance(estimates, Mapping) or not all(
-        isinstance(estimate, Estimate) for estimate in estimates.values()
-    ):
-        kinds = ""
-        if isinstance(estimates, Mapping):
-            kinds = " of " + ", ".join({type(e).__name__ for e in estimates.values()})
+    if not is_mapping or not all(isinstance(estimate, Estimate) for estimate in listed):
+        kinds = {type(estimate).__name__ for estimate in listed or [estimates]}
         raise TypeError(
-            f"compare: give estimates by name, {{name: estimate}}; got {type(estimates).__name__}{kinds}."
+            f"compare: give estimates by name, {{name: estimate}}; got {', '.join(kinds)}."
         )
-    if len(estimates) < 2:
+    if len(listed) < 2:
         raise ValueError(
-            f"compare: give two or more estimates, {{name: estimate}}; got {len(estimates)}."
+            f"compare: give two or more estimates, {{name: estimate}}; got {len(listed)}."
         )
     share("compare: level", level)
     if jacobian is not None:
@@ -425,8 +422,7 @@ def compare(
     missing = {name: estimate._missing for name, estimate in estimates.items()}
     # the losses that all have: of rows of refits if the folds are the same, so that every unit is
     # averaged over the same refits in all estimates; else of units
-    plan = next(iter(estimates.values())).plan
-    same = all(_same_folds(estimate.plan, plan) for estimate in estimates.values())
+    same = all(_same_folds(estimate.plan, listed[0].plan) for estimate in listed)
     losses = {
         name: estimate.losses if same else estimate._unit_losses
         for name, estimate in estimates.items()
@@ -451,45 +447,58 @@ def compare(
         values = {name: estimates[name].average(loss) for name, loss in losses.items()}
     best = min(values, key=lambda name: (missing[name], estimates[name]._mean(values[name])))
     reference = _most_dependent([estimates[best], *estimates.values()], values[best])
-    errors = {}
-    if method is not None:
-        if not same:
+    if not same:
+        if method is not None:
             raise ValueError(
                 f"compare: method={method!r} is of models with the same folds; use one plan for all."
             )
+        warn(
+            "compare: the plans leave out other units: models that see other data are compared, not models alone."
+        )
+    errors = {best: DifferenceError(0.0)}
+    if method is not None:
         differences = {name: values[name] - values[best] for name in values if name != best}
-        errors = difference_errors(
+        errors |= difference_errors(
             estimates, differences, best, reference, method, num_repeats, rng
         )
     rows = {}
+    groups = {}
     is_density = estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
     for name, estimate in estimates.items():
         se = estimate._standard_error(values[name])
         difference = _difference(values[name], values[best])
-        se_difference = 0.0
-        if name in errors:
-            se_difference = errors[name].value
-        elif name != best:
-            se_difference = reference._standard_error(difference).value
+        if name not in errors:
+            errors[name] = DifferenceError(reference._standard_error(difference).value)
+        se_difference = errors[name].value
         mean_difference = reference._mean(difference)
-        count = _num_differences(difference, reference)
+        seen = np.isfinite(difference) & (reference._weight > 0)
+        num_units = count = float(np.sum(seen))
+        if reference.plan.of_cases:
+            count = reference._weight[seen].sum()
+        if not is_density:
+            count = np.nan
+        elpd_difference = -mean_difference * count + 0.0
+        diagnosis = ""
+        approximation_error = 0.0
+        if name != best:
+            approximation_error = estimate.approximation_error + estimates[best].approximation_error
+            if not reference.joint:
+                groups[name] = independent(difference, reference._weight, reference.plan)
+                num_units = groups[name].units
+            diagnosis = _diagnosis(difference[seen], num_units, elpd_difference)
         rows[name] = {
             "mean": estimate._mean(values[name]),
             "se": se.value,
             "difference": mean_difference,
             "se_difference": se_difference,
-            "elpd_diff": -mean_difference * count + 0.0 if is_density else np.nan,
-            "se_diff": se_difference * count if is_density else np.nan,
-            "p_worse": 0.5
-            if name == best
-            else probability_of_worse(mean_difference, se_difference),
-            "diagnosis": "" if name == best else _diagnosis(difference, reference, is_density),
+            "elpd_diff": elpd_difference,
+            "se_diff": se_difference * count,
+            "p_worse": probability_of_worse(mean_difference, se_difference),
+            "diagnosis": diagnosis,
             "no_model": estimate.no_model,
             "explained": estimate.explained,
             "missing": missing[name],
-            "approximation_error": 0.0
-            if name == best
-            else estimate.approximation_error + estimates[best].approximation_error,
+            "approximation_error": approximation_error,
             "kind": se.kind,
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
@@ -497,9 +506,9 @@ def compare(
         place = int(table.columns.get_loc("approximation_error"))
         table.insert(place, "weight", _stacking_weights(values, estimates[best]._weight))
         table.insert(place + 1, "pseudo_bma", special.softmax(table["elpd_diff"].to_numpy(float)))
-    _warn(table, estimates, values, best, reference)
+    _warn(table, estimates, best, [*groups.values()])
     if method is not None:
-        table = _add_intervals(table, errors | {best: DifferenceError(0.0)}, method, level)
+        table = _add_intervals(table, errors, method, level)
     comparison = Comparison(table.sort_values(["missing", "mean"]))
     comparison.estimates = dict(estimates)
     comparison._losses = pd.DataFrame(values)
@@ -534,9 +543,8 @@ def _same_folds(a: Plan, b: Plan) -> bool:
 def _warn(
     table: pd.DataFrame,
     estimates: dict[str, Estimate],
-    values: NamedArrays,
     best: str,
-    reference: Estimate,
+    groups: list[Independent],
 ) -> None:
     """Warn of differences that are less certain than they seem."""
     caution = lambda text: warn(f"compare: {text}")
@@ -566,23 +574,16 @@ def _warn(
             f"{', '.join(map(repr, close))} and {best!r} differ by less than {CLOSE_DENSITIES:g} in summed log density: they predict "
             "about alike, and the standard error of the difference is too small to say more."
         )
-    if not all(_same_folds(rival.plan, reference.plan) for rival in estimates.values()):
+    fewest = FEW_UNITS
+    for units in groups:
+        if units.enough:
+            fewest = min(fewest, units.units)
+        else:
+            caution(f"the difference has no standard error: {units.kind}.")
+    if fewest < FEW_UNITS:
         caution(
-            "the plans leave out other units: models that see other data are compared, not models alone."
+            f"{fewest} independent units are fewer than {FEW_UNITS}; standard errors of differences may be too small."
         )
-    if not reference.joint:
-        fewest = FEW_UNITS
-        for name in rivals.index:
-            difference = values[name] - values[best]
-            groups = independent(difference, reference._weight, reference.plan)
-            if groups.enough:
-                fewest = min(fewest, groups.units)
-            else:
-                caution(f"the difference has no standard error: {groups.kind}.")
-        if fewest < FEW_UNITS:
-            caution(
-                f"{fewest} independent units are fewer than {FEW_UNITS}; standard errors of differences may be too small."
-            )
 
 
 def _is_order_statistic(means: Array) -> bool:
@@ -594,36 +595,18 @@ def _is_order_statistic(means: Array) -> bool:
     return bool(gains.max() <= spread * special.ndtri(1 - 0.5 / (len(means) - 1)))
 
 
-def _diagnosis(difference: Array, estimate: Estimate, is_density: bool) -> str:
+def _diagnosis(differences: Array, num_units: float, elpd_difference: float) -> str:
     """List the reasons why the difference of two models may not be distributed normally."""
-    differences = difference[np.isfinite(difference) & (estimate._weight > 0)]
-    if estimate.joint:
-        units = len(differences)
-    else:
-        units = independent(difference, estimate._weight, estimate.plan).units
     tails = [
         tail_index(side)
         for side in (differences - np.median(differences), np.median(differences) - differences)
     ]
     reasons = {
-        f"N < {FEW_UNITS}": units < FEW_UNITS,
-        f"|elpd_diff| < {CLOSE_DENSITIES:g}": is_density
-        and abs(estimate._mean(difference)) * _num_differences(difference, estimate)
-        < CLOSE_DENSITIES,
+        f"N < {FEW_UNITS}": num_units < FEW_UNITS,
+        f"|elpd_diff| < {CLOSE_DENSITIES:g}": abs(elpd_difference) < CLOSE_DENSITIES,
         "heavy tails": max(tails) > HEAVY_TAIL,
     }
     return "; ".join(why for why, holds in reasons.items() if holds)
-
-
-def _num_differences(difference: Array, estimate: Estimate) -> float:
-    """Return the number of differences that a sum is of.
-
-    Of cases that units stand for, where single cases are left out.
-    """
-    weight = estimate._weight
-    if not estimate.plan.of_cases:
-        weight = weight > 0
-    return float(weight[np.isfinite(difference)].sum())
 
 
 def tail_index(values: Array) -> float:

@@ -1072,7 +1072,7 @@ class Estimate(PrintedResult):
                 f"to_arviz: ArviZ compares log densities of units; this is {kind}. See evaluate='log_density'."
             )
         losses = self._unit_losses
-        if self.unit_weight is not None and np.ptp(self.unit_weight) > 0:
+        if np.ptp(self._weight) > 0:
             raise ValueError(
                 "to_arviz: units have other sample_weight, which ArviZ does not know of; lo.compare does."
             )

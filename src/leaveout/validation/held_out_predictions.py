@@ -15,6 +15,7 @@ influence of each unit or, for functions that are only called, from the measure 
 (the jackknife), and a bound of the effect of the refits' errors, from the error of each prediction.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -330,14 +331,14 @@ def divide(
     repeat = repeats(plan)
     if average is None:
         weight = held.weight[held.unit]
-        is_complete = has_every_class(refit, held.target, weight, plan.num_refits)
+        is_complete = _has_every_class(refit, held.target, weight, plan.num_refits)
         is_complete = is_complete[np.unique(refit)]
         if repeat is None:
             return (refit, "refits") if is_complete.any() else together
         small = plan.scored_counts.max() <= SMALL_FOLD
         if is_complete.all() and small and plan.clusters is None:
             return refit, "folds"
-        if not has_every_class(repeat[refit], held.target, weight, repeat.max() + 1).any():
+        if not _has_every_class(repeat[refit], held.target, weight, repeat.max() + 1).any():
             return together
     assert repeat is not None
     if repeat.max():
@@ -425,7 +426,7 @@ def _of_part(
     """
     if (
         isinstance(measure.functional, Ranks)
-        and not has_every_class(held.unit * 0, held.target, weight, 1)[0]
+        and not _has_every_class(held.unit * 0, held.target, weight, 1)[0]
     ):
         return None
     # a share of the variance
@@ -444,21 +445,10 @@ def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Predict
     """Compute a measure that is only called, and the contributions of units from the measure
     without each group of units.
     """
-    functional = measure.functional
-    predicted = measure.form(held.prediction)
     plan = held.plan
     n = len(held.weight)
     weight = parts.weight
-    assert functional is not None
-
-    def value(entries: IntArray) -> float:
-        try:
-            if weight[entries].sum() > 0:
-                return functional.value(held.target[entries], predicted[entries], weight[entries])
-            return np.nan
-        except (ValueError, ZeroDivisionError):  # such as a class that is missing
-            return np.nan
-
+    value = functools.partial(value_of_rows, measure, held, weight)
     values_of_parts = [(value(entries), entries) for entries in parts.entries]
     defined = [pair for pair in values_of_parts if np.isfinite(pair[0])]
     description = parts.describe(measure, len(defined))
@@ -502,7 +492,23 @@ def _leave_groups_out(measure: Measure, held: HeldOutPredictions, parts: Predict
     return Value(result, values, float(np.mean(errors)), description, units)
 
 
-def has_every_class(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
+def value_of_rows(
+    measure: Measure, held: HeldOutPredictions, weight: FloatArray, rows: IntArray
+) -> float:
+    """Compute a measure of rows of held-out predictions; NaN where it is not defined."""
+    target = held.target[rows]
+    is_ranked = isinstance(measure.functional, Ranks)
+    if weight[rows].sum() <= 0 or (
+        is_ranked and not _has_every_class(0 * rows, target, weight[rows], 1)[0]
+    ):
+        return np.nan
+    try:
+        return measure(target, measure.form(held.prediction[rows]), weight[rows])
+    except (ValueError, ZeroDivisionError):  # such as a class that is missing
+        return np.nan
+
+
+def _has_every_class(part: IntArray, target: NDArray, weight: FloatArray, count: int) -> BoolArray:
     """Mark the parts that hold every class."""
     seen = weight > 0
     classes = np.unique(target[seen])

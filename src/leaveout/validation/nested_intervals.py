@@ -152,7 +152,7 @@ def nested(
                 raise ValueError(
                     "nested: it is for units that are independent; cv.interval() knows series, fields and groups."
                 )
-            if estimate.unit_weight is not None and np.ptp(estimate.unit_weight) > 0:
+            if np.ptp(estimate._weight) > 0:
                 raise ValueError(
                     "nested: units have other sample_weight, which its formulas do not know of; cv.interval() does."
                 )
