@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy
 from sklearn.metrics import r2_score, roc_auc_score
@@ -170,6 +171,34 @@ def test_samples_that_do_not_define_a_measure_are_counted(kind):
     cv = lo.cross_validate(lo.fit(model), lo.kfold(N, 5))
     with pytest.warns(UserWarning, match=f"not defined on {lacking} of 60 bootstrap samples"):
         cv.confidence_interval(metric=metric, num_resamples=60)
+
+
+def test_the_interval_is_of_the_number_that_is_printed(monkeypatch):
+    """Of the bases that every fold learned, and of areas as they were averaged."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.standard_normal(80)})
+    table["y"] = np.sin(2 * table.x) + 0.3 * rng.standard_normal(80)
+    table["sign"] = (table.y > 0) * 1.0
+    splines = lo.fit(lo.GLM("y ~ bs(x, df=6)", table, "squared"))
+    signs = lo.fit(lo.GLM("sign ~ x", table, "logistic"))
+    values = []
+    ends = bca.bca_ends
+    monkeypatch.setattr(
+        bca,
+        "bca_ends",
+        lambda draws, value, *rest: values.append(value[0]) or ends(draws, value, *rest),
+    )
+    for fit, plan, metric in (
+        (splines, lo.kfold(k=10), "rmse"),
+        (signs, lo.kfold(k=8, num_repeats=3), "auc"),
+        (signs, lo.random_subsets(80, 0.4, 20, rng=0), "auc"),
+        (signs, lo.random_subsets(80, 0.4, 20, rng=0), "brier"),
+    ):
+        cv = lo.cross_validate(fit, plan, metric=metric, strategy=lo.Exact())
+        cv.confidence_interval(num_resamples=4)
+        cv.confidence_interval(metric=metric, num_resamples=4)
+        expected = [cv.mean, cv.measured[metric].value]
+        np.testing.assert_allclose(values[-2:], expected, rtol=1e-6)
 
 
 def test_random_numbers_are_those_of_other_calls():

@@ -217,6 +217,14 @@ def test_cases_are_copies_of_rows(arguments):
     assert target.effective_n == pytest.approx(want.effective_n, rel=1e-6)
 
 
+def test_metrics_are_of_the_bases_of_the_estimate():
+    fit = lo.fit(lo.GLM("y ~ bs(age, df=8)", TABLE, "squared"))
+    for bases in ("refit", "frozen"):
+        cv = lo.cross_validate(fit, 10, metric="rmse", bases=bases, audit=0)
+        same = cv.target(margins={"age": TABLE["age"].mean()}, metric="rmse")
+        assert same.measured["rmse"].value == pytest.approx(cv.measured["rmse"].value, rel=1e-9)
+
+
 def test_metrics_are_weighted():
     table = TABLE.assign(ill=(rng.random(N) < scipy.special.expit(TABLE["dose"])) * 1.0)
     fit = lo.fit(lo.GLM("ill ~ dose + age", table, "logistic"))

@@ -54,16 +54,18 @@ class MeasureScores:
     estimate: Estimate
     measure: Measure
 
-    def of(self, plan: Plan) -> HeldOutPredictions:
+    def of(self, plan: Plan, bases: str = "frozen") -> HeldOutPredictions:
         """Compute the predictions, or losses, by the refits of a plan."""
+        caller = "confidence_interval"
+        estimate = self.estimate
         if self.measure is MEAN_LOSS:
-            losses = refit_again("confidence_interval", "the estimate", self.estimate, plan)
-            losses = losses[plan.held]
+            losses = refit_again(caller, "the estimate", estimate, plan, bases)[plan.held]
             places = plan.scored_units, plan.scored_refits
-            return HeldOutPredictions(*places, losses, losses, losses, self.estimate._weight, plan)
-        fit, strategy, _ = self.estimate._refittable("confidence_interval")
+            return HeldOutPredictions(*places, losses, losses, losses, estimate._weight, plan)
+        fit, strategy, _ = estimate._refittable(caller)
         kind = prediction_kind({"": self.measure})
-        predictions = held_out(fit, plan, strategy_of_predictions(fit, plan, strategy), kind)
+        strategy = strategy_of_predictions(fit, plan, strategy)
+        predictions = held_out(fit, plan, strategy, kind, bases=bases)
         return in_order(fit, predictions, self.measure)
 
     def value(
@@ -105,7 +107,7 @@ def bca_interval(
         if len(listed) != 1:
             raise ValueError(f"{caller}: metric must be one measure; got {len(listed)}.")
         scores = MeasureScores(estimate, listed[0])
-    held = scores.of(plan)
+    held = scores.of(plan, estimate._bases)
     part, parts = divide(scores.measure, held, None)
     everyone = np.ones(plan.num_units)
     value = scores.value(held, everyone, part)

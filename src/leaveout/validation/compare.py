@@ -194,19 +194,17 @@ class Comparison(pd.DataFrame):
             )
         losses = self._losses[self.index].to_numpy()
         reference = _most_dependent([*self.estimates.values()], losses[:, 0])
-        differences = losses - losses[:, :1]
-        label = independent_groups("best_set", reference, [*differences.T[1:]], partial=True)
+        differences = losses[:, 1:] - losses[:, :1]
+        label = independent_groups("best_set", reference, [*differences.T], partial=True)
         scored = label >= 0
         weight = reference._weight[scored]
         label = label[scored]
         # losses of groups, whose mean and standard error are those of units
         scale = weight * (label.max() + 1) / weight.sum()
         means = weight @ losses[scored] / weight.sum()
-        of_groups = [
-            mean + np.bincount(label, scale * (column - mean))
-            for mean, column in zip(means, losses[scored].T, strict=True)
-        ]
-        p_values = [_p_value_of_best(np.column_stack(of_groups), k) for k in range(len(means))]
+        deviations = pd.DataFrame(scale[:, None] * (losses[scored] - means))
+        of_groups = means + deviations.groupby(label).sum().to_numpy()
+        p_values = [_p_value_of_best(of_groups, k) for k in range(len(means))]
         tests = pd.Series(p_values, self.index, name="p_value")
         return tests[tests > 1 - level]
 
@@ -312,8 +310,9 @@ def compare(
         the component of the variance between bootstrap samples, each divided twice into folds
         (Cai et al.), "corrected" the corrected resampled t over the folds of the plan, and
         "conservative" the conservative z of halves of the data (both Nadeau & Bengio). All but
-        "corrected" refit the models, from the fits that the estimates keep, and groups and blocks
-        stay together.
+        "corrected" refit the models, from the fits that the estimates keep, in as many folds as the
+        plan has, or ten; groups and blocks stay together, and the columns that a formula learned
+        stay as they are.
     level : float, default 0.95
         The coverage of the intervals of `method`.
     num_repeats : int, optional
@@ -519,9 +518,7 @@ def _add_intervals(
     table: pd.DataFrame, errors: dict[str, DifferenceError], method: DifferenceMethod, level: float
 ) -> pd.DataFrame:
     """Add the columns of a method."""
-    error = pd.DataFrame.from_dict(errors, orient="index", columns=DifferenceError._fields).reindex(
-        table.index
-    )
+    error = pd.DataFrame([errors[name] for name in table.index], table.index)
     quantile = special.stdtrit(error["dof"].to_numpy(), 0.5 + level / 2)
     half = quantile * error["value"] + table["approximation_error"]
     return table.assign(
@@ -735,21 +732,14 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
             "compare: the models number their units in another order, or have others; give all the same data."
         )
     # none for a model with a jacobian, whose losses were converted
-    with_response = {name: e for name, e in estimates.items() if e.response is not None}
-    first, reference = next(iter(with_response.items()), ("", None))
+    with_response = [(name, e) for name, e in estimates.items() if e.response is not None]
     # all by a function of the user (no known score, and evaluate= among the arguments), who alone
     # knows their scale
     own_scores = all(not e.score and "evaluate=" in e.labels.asked for e in estimates.values())
-    for name, rival in with_response.items():
-        if reference is not None and not _alike(reference, rival):
-            a = reference.response
-            b = rival.response
-            where = "of other shapes"
-            if a is not None and b is not None and a.shape == b.shape:
-                unit = np.flatnonzero(
-                    ~np.isclose(a, b, rtol=1e-6, atol=0, equal_nan=True).reshape(len(a), -1).all(1)
-                )[0]
-                where = f"such as {np.ravel(a[unit])[0]:.6g} and {np.ravel(b[unit])[0]:.6g} of unit {unit}"
+    for name, rival in with_response[1:]:
+        first, reference = with_response[0]
+        where = _unlike(reference, rival)
+        if where:
             claim = f"{first!r} and {name!r} predict other responses, {where}: their losses are"
             if own_scores:
                 warn(
@@ -797,8 +787,8 @@ def _require_comparable(estimates: dict[str, Estimate]) -> None:
         )
 
 
-def _alike(a: Estimate, b: Estimate) -> bool:
-    """Tell whether two estimates are of one response.
+def _unlike(a: Estimate, b: Estimate) -> str:
+    """Say where the responses of two estimates differ, "" if they are of one.
 
     Classes may be numbered differently, if one to one.
     """
@@ -806,12 +796,14 @@ def _alike(a: Estimate, b: Estimate) -> bool:
     first = a.response.reshape(len(a.response), -1)
     second = b.response.reshape(len(b.response), -1)
     if first.shape != second.shape:
-        return False
-    if not (a.classes or b.classes):
-        # one of them may be in single precision
-        return bool(np.allclose(first, second, rtol=1e-6, atol=0, equal_nan=True))
-    pairs = np.unique(
-        np.stack([level_numbers(part).ravel() for part in (first, second)]),
-        axis=1,
-    )
-    return all(len(np.unique(part)) == pairs.shape[1] for part in pairs)
+        return "of other shapes"
+    if a.classes or b.classes:
+        pairs = np.unique([level_numbers(part).ravel() for part in (first, second)], axis=1)
+        if all(len(np.unique(part)) == pairs.shape[1] for part in pairs):
+            return ""
+    # one of them may be in single precision
+    equal = np.isclose(first, second, rtol=1e-6, atol=0, equal_nan=True).all(1)
+    if equal.all():
+        return ""
+    unit = np.argmin(equal)
+    return f"such as {first[unit, 0]:.6g} and {second[unit, 0]:.6g} of unit {unit}"

@@ -422,6 +422,11 @@ class Estimate(PrintedResult):
         half += self.approximation_error
         return Interval(self.mean - half, self.mean + half, level, method)
 
+    @property
+    def _bases(self) -> str:
+        """How the columns that a formula learned were treated by the refits."""
+        return "frozen" if "bases=" in self.labels.asked else "refit"
+
     def _refittable(
         self, caller: str, name: str = "this estimate"
     ) -> "tuple[Fit, AbstractRefit, Any]":
@@ -445,9 +450,10 @@ class Estimate(PrintedResult):
     ) -> Interval:
         """Compute a bootstrap interval of the mean loss or any measure, by refits of the model.
 
-        Every bootstrap sample is cross-validated in as many folds as the plan has, or ten. The
-        acceleration is of the measures without each unit, or group, from refits without pairs; of
-        more than 300 units, without pairs of 50 random folds.
+        Every bootstrap sample is cross-validated in as many folds as the plan has, or ten, in which
+        the columns that a formula learned, such as splines, stay as they are. The acceleration is
+        of the measures without each unit, or group, from refits without pairs; of more than 300
+        units, without pairs of 50 random folds.
 
         Parameters
         ----------
@@ -470,8 +476,13 @@ class Estimate(PrintedResult):
         Raises
         ------
         ValueError
-            If there are fewer than six independent units or groups, a unit has no loss, or the
-            estimate has no fit.
+            If there are fewer than six independent units or groups, a unit has no loss, single
+            cases of units leave, or the estimate has no fit.
+
+        Warns
+        -----
+        UserWarning
+            If the measure is not defined on some bootstrap samples, such as without a class.
 
         See Also
         --------

@@ -18,7 +18,7 @@ from scipy import fft, special
 
 from .._runtime import FloatArray, TwoNumbers
 from ..plans import Plan
-from .standard_errors import StandardError, independent, naive, standard_error
+from .standard_errors import StandardError, contributions, independent, naive, standard_error
 
 Method = Literal["naive", "corrected", "clusters", "blocks", "nested"]
 METHODS = get_args(Method)
@@ -120,13 +120,9 @@ def _series(losses: FloatArray, weight: FloatArray, tail: float) -> float:
         raise ValueError(
             f"interval: method='blocks' needs a series of {min_series_steps} scored steps or more; got {n}."
         )
-    contributions = (
-        weight[seen]
-        / np.mean(weight[seen])
-        * (losses[seen] - np.average(losses[seen], weights=weight[seen]))
-    )
+    deviations = n * contributions(losses[None, seen], weight[seen])[0]
     count = max(2, round(0.4 * n ** (2 / 3)))
-    waves = np.sqrt(2 / n) * fft.dct(contributions, type=2)[1 : count + 1] / 2
+    waves = np.sqrt(2 / n) * fft.dct(deviations, type=2)[1 : count + 1] / 2
     return float(special.stdtrit(count, tail) * np.sqrt(np.mean(waves**2) / n))
 
 
@@ -141,7 +137,9 @@ def of_folds(losses: FloatArray, weight: FloatArray, plan: Plan, level: float) -
 def corrected(caller: str, losses: FloatArray, weight: FloatArray, plan: Plan) -> TwoNumbers:
     """Compute s √(1/J + n₂/n₁) of the means of J folds, and the degrees of freedom."""
     seen = plan.held & np.isfinite(losses)
-    mass = np.bincount(plan.refit[seen], weight[plan.index[seen]], plan.num_refits)
+    refit = plan.refit[seen]
+    unit_weight = weight[plan.index[seen]]
+    mass = np.bincount(refit, unit_weight, plan.num_refits)
     if plan.serial or plan.blocks is not None:
         raise ValueError(
             f"{caller}: method='corrected' is for units that are independent; these are in a series or a field."
@@ -150,14 +148,8 @@ def corrected(caller: str, losses: FloatArray, weight: FloatArray, plan: Plan) -
         raise ValueError(
             f"{caller}: method='corrected' needs two or more folds, each with held-out losses, such as random_subsets."
         )
-    means = (
-        np.bincount(plan.refit[seen], weight[plan.index[seen]] * losses[seen], plan.num_refits)
-        / mass
-    )
-    share = np.mean(
-        np.bincount(plan.refit[seen], minlength=plan.num_refits)
-        / (plan.num_units - np.diff(plan.indptr))
-    )
+    means = np.bincount(refit, unit_weight * losses[seen], plan.num_refits) / mass
+    share = np.mean(np.bincount(refit) / (plan.num_units - np.diff(plan.indptr)))
     se = means.std(ddof=1) * np.sqrt(1 / len(means) + share)
     return float(se), len(means) - 1.0
 

@@ -60,8 +60,8 @@ def nested(
 
     With a_k = (mean loss of the other folds − mean loss of fold k)² and b_k = s²_k / n_k, MSE = (K
     − 1)/K · mean(a − b) over random folds and repeats. The interval is the corrected mean ± z √MSE,
-    widened on both sides by the refits' errors. It is not an interval for a new response, which
-    `lo.interval` gives.
+    widened on both sides by the refits' errors. The columns that a formula learned, such as
+    splines, stay as they are. It is not an interval for a new response, which `lo.interval` gives.
 
     Parameters
     ----------

@@ -155,10 +155,12 @@ def independent_groups(
     )
 
 
-def refit_again(caller: str, name: str, estimate: Estimate, plan: Plan) -> EntryValues:
-    """Compute the losses of an estimate's fit by the refits of another plan."""
+def refit_again(
+    caller: str, name: str, estimate: Estimate, plan: Plan, bases: str = "frozen"
+) -> EntryValues:
+    """Compute the losses of an estimate's fit by the refits of a plan."""
     fit, strategy, evaluate = estimate._refittable(caller, name)
-    again = cross_validate(fit, plan, strategy=strategy, evaluate=evaluate, audit=0, bases="frozen")
+    again = cross_validate(fit, plan, strategy=strategy, evaluate=evaluate, audit=0, bases=bases)
     missing = np.sum(~np.isfinite(again.losses[plan.held]))
     if missing:
         raise ValueError(

@@ -108,8 +108,8 @@ def standard_error(losses: FloatArray, weight: FloatArray, plan: Plan) -> Standa
         return StandardError(naive(losses, weight, plan.of_cases), groups.kind)
     seen = np.isfinite(losses) & (weight > 0)
     group = level_numbers(groups.label)
-    contributions = _contributions(losses[None, seen], weight[seen])[0]
-    return StandardError(float(_root(np.bincount(group, contributions)[None])[0]), groups.kind)
+    deviations = contributions(losses[None, seen], weight[seen])[0]
+    return StandardError(float(_root(np.bincount(group, deviations)[None])[0]), groups.kind)
 
 
 def naive(losses: FloatArray, weight: FloatArray, cases: bool = False) -> float:
@@ -132,11 +132,11 @@ def naives(losses: FloatArray, weight: FloatArray) -> FloatArray:
     seen = np.isfinite(losses).all(0) & (weight > 0)
     common_losses = losses if seen.all() else losses[:, seen]
     if seen.sum() > 1:
-        return _root(_contributions(common_losses, weight[seen]))
+        return _root(contributions(common_losses, weight[seen]))
     return np.zeros(len(losses))
 
 
-def _contributions(losses: FloatArray, weight: FloatArray) -> FloatArray:
+def contributions(losses: FloatArray, weight: FloatArray) -> FloatArray:
     """Compute the contributions of units to the deviations of weighted means, `[means, units]`."""
     return weight / weight.sum() * (losses - (losses @ weight / weight.sum())[:, None])
 

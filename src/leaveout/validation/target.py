@@ -339,7 +339,7 @@ def target(
                 raise ValueError(f"target: metric={name!r} takes no sample_weight.")
         strategy = strategy_of_predictions(model_fit, plan, strategy)
         kind = prediction_kind(by_name)
-        predictions = held_out(model_fit, plan, strategy, kind, judged=True)
+        predictions = held_out(model_fit, plan, strategy, kind, bases=estimate._bases, judged=True)
         measured |= measure(by_name, model_fit, predictions, None, weight, sampling_error)
     weighted = np.average(rows, axis=0, weights=weight)
     balance = {
