@@ -15,7 +15,7 @@ from .._runtime import Rng, members_by_label, record, slices, warn
 from ..data import count
 from ..plans import CAPACITY, Plan
 from .cross_validate import held_out, strategy_of_predictions
-from .estimate import Estimate
+from .estimate import Bases, Estimate
 from .held_out_predictions import (
     HeldOutPredictions,
     divide,
@@ -54,7 +54,7 @@ class MeasureScores:
     estimate: Estimate
     measure: Measure
 
-    def of(self, plan: Plan, bases: str = "frozen") -> HeldOutPredictions:
+    def of(self, plan: Plan, bases: Bases = "frozen") -> HeldOutPredictions:
         """Compute the predictions, or losses, by the refits of a plan."""
         caller = "confidence_interval"
         estimate = self.estimate

@@ -70,7 +70,7 @@ from .batches import (
     over_refits,
 )
 from .checks import reader_of, with_all_columns
-from .estimate import Estimate, Repetition
+from .estimate import Bases, Estimate, Repetition
 from .held_out_predictions import (
     NO_LOSS_CODES,
     Average,
@@ -115,7 +115,7 @@ def cross_validate(
     checkpoint: File | None = None,
     part: tuple[int, int] | None = None,
     groups: ArrayLike | None = None,
-    bases: Literal["refit", "frozen"] = "refit",
+    bases: Bases = "refit",
 ) -> Estimate:
     """Cross-validate a fit: compute the held-out loss of every unit that the plan scores.
 
@@ -338,7 +338,7 @@ def cross_predict(
     kind: Literal["response", "link", "state", "label"] = "response",
     checkpoint: File | None = None,
     groups: ArrayLike | None = None,
-    bases: Literal["refit", "frozen"] = "refit",
+    bases: Bases = "refit",
     error: bool = False,
 ) -> Any:
     """Predict each unit from the refits that leave it out, averaged over them.

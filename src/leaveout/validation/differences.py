@@ -107,9 +107,9 @@ def difference_errors(
         errors = {}
         for name, difference in differences.items():
             losses = estimates[name].losses - estimates[best].losses
-            error = DifferenceError(*corrected("compare", losses, reference._weight, plan))
             num_groups = independent(difference, reference._weight, plan).units
-            errors[name] = error.judged("", num_groups)
+            error = corrected("compare", losses, reference._weight, plan)
+            errors[name] = DifferenceError(*error).judged("", num_groups)
         return errors
     label = independent_groups(caller, reference, [*differences.values()])
     num_groups = int(label.max()) + 1
@@ -131,8 +131,8 @@ def difference_errors(
         inner = by_refits(pairs)
         errors = {}
         for name in differences:
-            error = error_of_nested(folds, single, pairs, outer[name], inner[name])
-            errors[name] = DifferenceError(error.value, instability=error.instability)
+            nested = error_of_nested(folds, single, pairs, outer[name], inner[name])
+            errors[name] = DifferenceError(nested.value, instability=nested.instability)
     else:
         if method == "bootstrap":
             counts = draw_counts(label, repeats, np.random.default_rng(seed))

@@ -47,6 +47,8 @@ from .mean_intervals import METHODS, Interval, Method, MetricValue, half_width, 
 from .standard_errors import StandardError, average_by_unit, naive, standard_error
 
 LOSS_ROUNDING = 1e-8  # relative rounding error of a loss
+# whether every fold learns the columns of a formula, such as splines, anew
+Bases = Literal["refit", "frozen"]
 METRIC_COLUMNS = ["value", "standard_error", "lower", "upper", "error", "averaged"]
 
 
@@ -423,7 +425,7 @@ class Estimate(PrintedResult):
         return Interval(self.mean - half, self.mean + half, level, method)
 
     @property
-    def _bases(self) -> str:
+    def _bases(self) -> Bases:
         """How the columns that a formula learned were treated by the refits."""
         return "frozen" if "bases=" in self.labels.asked else "refit"
 

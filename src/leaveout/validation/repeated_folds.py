@@ -20,7 +20,7 @@ from .._runtime import (
 )
 from ..plans import Plan, kfold, plan_of_entries
 from .cross_validate import cross_validate
-from .estimate import Estimate
+from .estimate import Bases, Estimate
 from .standard_errors import independent
 
 Array = np.ndarray
@@ -156,7 +156,7 @@ def independent_groups(
 
 
 def refit_again(
-    caller: str, name: str, estimate: Estimate, plan: Plan, bases: str = "frozen"
+    caller: str, name: str, estimate: Estimate, plan: Plan, bases: Bases = "frozen"
 ) -> EntryValues:
     """Compute the losses of an estimate's fit by the refits of a plan."""
     fit, strategy, evaluate = estimate._refittable(caller, name)
