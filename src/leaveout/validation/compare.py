@@ -311,8 +311,8 @@ def compare(
         (Cai et al.), "corrected" the corrected resampled t over the folds of the plan, and
         "conservative" the conservative z of halves of the data (both Nadeau & Bengio). All but
         "corrected" refit the models, from the fits that the estimates keep, in as many folds as the
-        plan has, or ten; groups and blocks stay together, and the columns that a formula learned
-        stay as they are.
+        plan has, or ten, without its buffers; groups and blocks stay together, and the columns that
+        a formula learned stay as they are.
     level : float, default 0.95
         The coverage of the intervals of `method`.
     num_repeats : int, optional

@@ -361,7 +361,7 @@ class Estimate(PrintedResult):
             critical values, or for neighbours, as groups. "naive" takes rows as independent.
             "corrected" is for random folds (Nadeau & Bengio, 2003). "nested" is
             `lo.validation.nested` with its defaults, whose refits are of other folds than the
-            plan's. By default the method follows from what is independent in the plan.
+            plan's, of units that are independent. By default the method follows from what is independent in the plan.
         metric : str, optional
             A metric of the call. Its interval is Student's t over groups, or the normal
             distribution's where rows are independent, and passes no bound of the metric.
@@ -479,7 +479,7 @@ class Estimate(PrintedResult):
         ------
         ValueError
             If there are fewer than six independent units or groups, a unit has no loss, single
-            cases of units leave, or the estimate has no fit.
+            cases of units leave, units are steps of one series, or the estimate has no fit.
 
         Warns
         -----
@@ -525,7 +525,8 @@ class Estimate(PrintedResult):
         Weights balance the covariates of the units with margins of the target (entropy balancing),
         or are the ratio of the densities of its rows and of the units (a logistic regression). The
         mean is that of the target if, given these covariates, the response is distributed alike
-        here and there. Its standard error counts that the weights are estimated.
+        here and there. Its standard error counts that the weights are estimated. Only the ratios of
+        `sample_weight` count; single cases that leave count as copies of rows.
 
         Parameters
         ----------
