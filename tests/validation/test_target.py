@@ -351,13 +351,15 @@ def test_distances_are_to_the_training_set_of_the_refit(plan):
     plan = plan._bind(N)
     points = TABLE[["age", "dose"]].to_numpy()
     apart = scipy.spatial.distance.cdist(points, points)
+    counted = np.arange(N) % 3 > 0
     sums, times = np.zeros(N), np.zeros(N)
     for weight, k in zip(plan.matrix(), range(plan.num_refits), strict=True):
         scored = plan.scored_units[plan.scored_refits == k]
-        sums[scored] += apart[scored][:, weight > 0].min(1)
+        sums[scored] += apart[scored][:, (weight > 0) & counted].min(1)
         times[scored] += 1
     with np.errstate(invalid="ignore"):
-        np.testing.assert_allclose(training_distances(points, plan), sums / times)
+        expected = (sums / times)[counted]
+        np.testing.assert_allclose(training_distances(points, plan, counted)[counted], expected)
 
 
 def test_distance_is_a_covariate_and_bounds_the_area_of_applicability():
@@ -367,7 +369,7 @@ def test_distance_is_a_covariate_and_bounds_the_area_of_applicability():
     new = NEW[["age", "dose"]] / TABLE[["age", "dose"]].std(ddof=0)
     nearest = scipy.spatial.distance.cdist(new, points).min(1)
     np.testing.assert_allclose(target.new_rows["distance"], nearest)
-    training = training_distances(points.to_numpy(), cv.plan)
+    training = training_distances(points.to_numpy(), cv.plan, np.ones(N, bool))
     low, high = np.quantile(training, [0.25, 0.75])
     applicable = nearest <= high + 1.5 * (high - low)
     np.testing.assert_array_equal(target.new_rows["applicable"], applicable)
@@ -377,6 +379,20 @@ def test_distance_is_a_covariate_and_bounds_the_area_of_applicability():
     )
     of_places = cv.target(NEW, data=TABLE[["age", "dose"]], distance=["dose"])
     assert of_places.table.loc["distance", "target"] < nearest.mean()
+
+
+def test_rows_of_weight_zero_are_no_training_set():
+    counted = np.arange(N) % 2 == 0
+    columns = TABLE[["age", "dose"]]
+    targets = []
+    for rows, weight in ((slice(None), counted * 1.0), (counted, None)):
+        model = lo.GLM(columns[rows], TABLE["y"][rows], "squared", sample_weight=weight)
+        cv = lo.cross_validate(lo.fit(model), lo.leave_one_out(), audit=0)
+        targets.append(cv.target(NEW[["age", "dose"]], distance=True))
+    every, without = targets
+    np.testing.assert_allclose(every.new_rows["distance"], without.new_rows["distance"])
+    assert every.mean == pytest.approx(without.mean, rel=1e-6)
+    assert every.se == pytest.approx(without.se, rel=1e-5)
 
 
 def test_weights_of_the_same_population_change_little():

@@ -361,7 +361,8 @@ class Estimate(PrintedResult):
             critical values, or for neighbours, as groups. "naive" takes rows as independent.
             "corrected" is for random folds (Nadeau & Bengio, 2003). "nested" is
             `lo.validation.nested` with its defaults, whose refits are of other folds than the
-            plan's, of units that are independent. By default the method follows from what is independent in the plan.
+            plan's, of units that are independent. By default the method follows from what is
+            independent in the plan.
         metric : str, optional
             A metric of the call. Its interval is Student's t over groups, or the normal
             distribution's where rows are independent, and passes no bound of the metric.

@@ -300,12 +300,13 @@ def target(
         coordinates = None
         if distance:
             coordinates = () if distance is True else tuple(distance)
-        covariates = Covariates(table, model, [*table], None, [], coordinates)
+        counted = estimate._weight > 0
+        covariates = Covariates(table[counted], model, [*table], None, [], coordinates)
         levels = covariates.levels(table)
         names = levels.columns[levels[base > 0].any()].tolist()
         covariates = replace(covariates, names=names)
         frame = covariates.read(X_new)
-        distances = training_distances(covariates.points(table), plan)
+        distances = training_distances(covariates.points(table), plan, counted)
         new_rows = _applicability(covariates, frame, distances[base > 0])
         rows = covariates.with_distance(table, np.nan_to_num(distances))
         new = covariates.with_distance(frame)
@@ -447,19 +448,19 @@ def _read_margins(
     return means, factors, within
 
 
-def training_distances(points: FloatArray, plan: Plan) -> FloatArray:
-    """Compute the distance of each unit to the nearest one of the training set of its refit, on
-    average over the refits that score it; NaN for a unit that none scores.
+def training_distances(points: FloatArray, plan: Plan, counted: BoolArray) -> FloatArray:
+    """Compute the distance of each unit to the nearest `counted` one of the training set of its
+    refit, on average over the refits that score it; NaN for a unit that none scores.
     """
     if np.diff(plan.indptr).max() == 1:  # the next but itself
         unit = plan.scored_units
-        distance = scipy.spatial.cKDTree(points).query(points[unit], 2)[0][:, 1]
+        distance = scipy.spatial.cKDTree(points[counted]).query(points[unit], 2)[0][:, 1]
         return average_by_unit(unit, distance, plan.num_units)
     units = []
     distances = []
     for k in range(plan.num_refits):
         rows = plan._one(k, whole=True).rows
-        training = np.flatnonzero(rows.weight)
+        training = np.flatnonzero(rows.weight * counted)
         units.append(np.flatnonzero(rows.held))
         distances.append(scipy.spatial.cKDTree(points[training]).query(points[units[-1]])[0])
     return average_by_unit(np.concatenate(units), np.concatenate(distances), plan.num_units)
