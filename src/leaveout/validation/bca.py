@@ -80,10 +80,8 @@ class MeasureScores:
         if (times[np.bincount(held.unit, minlength=len(times)) == 0] > 0).any():
             return np.nan
         values = [self._of_entries(held.take(entries), times) for entries in members_by_label(part)]
-        defined = np.isfinite(values)
-        if defined.any():
-            return float(np.mean(values, where=defined))
-        return np.nan
+        mean = np.ma.masked_invalid(values).mean()
+        return float(np.ma.filled(mean, np.nan))
 
     def _of_entries(self, held: HeldOutPredictions, times: Float[Array, " units"]) -> float:
         # of a unit that several refits score, each prediction has a share of its weight
@@ -114,11 +112,11 @@ def bca_interval(
     folds = paired_folds(label, seed)
     pairs = scores.of(folds.leave_pairs())
     other = folds.other_fold(pairs.refit, pairs.unit)
-    units_of_folds = np.arange(folds.num_folds)[:, None] == folds.fold
+    kept_units = 1.0 * (np.arange(folds.num_folds)[:, None] != folds.fold)
     jackknife = np.array(
         [
             scores.value(pairs.take(entries), kept, np.zeros(len(entries), int))
-            for entries, kept in zip(members_by_label(other), 1.0 - units_of_folds, strict=True)
+            for entries, kept in zip(members_by_label(other), kept_units, strict=True)
         ]
     )
     random = np.random.default_rng(seed)

@@ -426,8 +426,8 @@ def compare(
         name: estimate.losses if same else estimate._unit_losses
         for name, estimate in estimates.items()
     }
-    seen = np.isfinite(np.stack(list(losses.values())))
-    alike = bool((seen.all(0) == seen.any(0)).all())
+    exists = np.isfinite([*losses.values()])
+    common = exists.all(0)
     lacking = [
         f"{name!r} has no loss of {count} held-out rows" for name, count in missing.items() if count
     ]
@@ -436,11 +436,11 @@ def compare(
             f"compare: {', '.join(lacking)}: means are of what all models have a loss of, and a model that lacks more than "
             "another is ranked behind it."
         )
-    elif not alike:
+    elif (common != exists.any(0)).any():
         warn("compare: some units are scored by some models only; they are left out of every mean.")
-    if not seen.all(0).any():
+    if not common.any():
         raise ValueError("compare: no unit has a loss of all models; use one plan for all.")
-    losses = {name: np.where(seen.all(0), loss, np.nan) for name, loss in losses.items()}
+    losses = {name: np.where(common, loss, np.nan) for name, loss in losses.items()}
     values = losses
     if same:
         values = {name: estimates[name].average(loss) for name, loss in losses.items()}
@@ -461,7 +461,7 @@ def compare(
             estimates, differences, best, reference, method, num_repeats, rng
         )
     rows = {}
-    groups = {}
+    groups = []
     is_density = estimates[best].score in (LOG_DENSITY, LOG_PROBABILITY, LOG_LIKELIHOOD)
     for name, estimate in estimates.items():
         se = estimate._standard_error(values[name])
@@ -482,8 +482,8 @@ def compare(
         if name != best:
             approximation_error = estimate.approximation_error + estimates[best].approximation_error
             if not reference.joint:
-                groups[name] = independent(difference, reference._weight, reference.plan)
-                num_units = groups[name].units
+                groups.append(independent(difference, reference._weight, reference.plan))
+                num_units = groups[-1].units
             diagnosis = _diagnosis(difference[seen], num_units, elpd_difference)
         rows[name] = {
             "mean": estimate._mean(values[name]),
@@ -505,7 +505,7 @@ def compare(
         place = int(table.columns.get_loc("approximation_error"))
         table.insert(place, "weight", _stacking_weights(values, estimates[best]._weight))
         table.insert(place + 1, "pseudo_bma", special.softmax(table["elpd_diff"].to_numpy(float)))
-    _warn(table, estimates, best, [*groups.values()])
+    _warn(table, estimates, best, groups)
     if method is not None:
         table = _add_intervals(table, errors, method, level)
     comparison = Comparison(table.sort_values(["missing", "mean"]))

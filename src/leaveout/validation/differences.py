@@ -46,7 +46,6 @@ TARGETS = {
     "conservative": SAMPLED,
 }
 REPEATS = {"nested": 20, "bootstrap": 200, "corrected": 1, "conservative": 10}
-LEAST_REPEATS = {"bootstrap": 2}  # samples that have a variance
 # methods whose intervals of 95 % held less than 93 % of the differences of the risks of refits in
 # simulations (results/decisions.md)
 NARROW = {"bootstrap": "too narrow for the risks of these refits in simulations"}
@@ -96,7 +95,8 @@ def difference_errors(
     seed = count("compare: rng", rng, 0)
     if num_repeats is None:
         num_repeats = REPEATS[method]
-    repeats = count("compare: num_repeats", num_repeats, LEAST_REPEATS.get(method, 1))
+    least = 1 + (method == "bootstrap")  # samples that have a variance
+    repeats = count("compare: num_repeats", num_repeats, least)
     plan = reference.plan
     for name, estimate in estimates.items():
         if estimate.joint or estimate._missing or np.ptp(estimate._weight) > 0:
