@@ -10,20 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Literal
 
 import numpy as np
 
 import leaveout as lo
 
 from ._console import abbreviate, fail
-from ._options import option
 
 pd = lo.developer.pd
 
 NAMES = {",": "commas", ".": "points", "'": "apostrophes", " ": "spaces"}
 OTHER = {",": ".", ".": ","}
-SEPARATORS = tuple(NAMES)  # signs between thousands
 # largest number of digits of a whole number; longer ones are ids, which floats would merge
 MAX_NUMBER_DIGITS = 15
 OPEN = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")  # either decimals or thousands
@@ -35,24 +33,24 @@ SPACES = "\u00a0\u202f\u2009"  # spaces between thousands
 
 @dataclass(frozen=True)
 class Convention:
-    """Options for how numbers are written; the cells decide if these are not given."""
+    """Options for how numbers are written; the cells decide if these are not given.
 
-    decimal: Annotated[
-        str | None,
-        option(
-            "The sign before the decimals of all numbers, . or , where the file does not show it.",
-            choices=(*OTHER,),
-        ),
-    ] = None
-    thousands: Annotated[
-        str | None,
-        option("The sign between thousands of all numbers, such as . or ,", choices=SEPARATORS),
-    ] = None
-    encoding: Annotated[str, option("Of the text of a CSV file, such as latin-1.")] = "utf-8"
-    na: Annotated[
-        str | None,
-        option("Cells that are missing values, with commas between, beside NA and the like."),
-    ] = None
+    Attributes
+    ----------
+    decimal
+        The sign before the decimals of all numbers, . or , where the file does not show it.
+    thousands
+        The sign between thousands of all numbers, such as . or ,
+    encoding
+        Of the text of a CSV file, such as latin-1.
+    na
+        Cells that are missing values, with commas between, beside NA and the like.
+    """
+
+    decimal: Literal[",", "."] | None = None
+    thousands: Literal[",", ".", "'", " "] | None = None
+    encoding: str = "utf-8"
+    na: str | None = None
 
     def __post_init__(self) -> None:
         if self.decimal is not None and self.decimal == self.thousands:

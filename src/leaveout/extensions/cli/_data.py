@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -39,35 +39,41 @@ LABELS = "logistic", "probit", "cloglog"  # losses for two labels
 
 @dataclass(frozen=True)
 class Model:
-    """Options that describe a regression of the rows of a file, and its folds."""
+    """Options that describe a regression of the rows of a file, and its folds.
 
-    target: Annotated[
-        str | None, option("The column to predict; with --formula its left side.")
-    ] = None
+    Attributes
+    ----------
+    target
+        The column to predict; with --formula its left side.
+    l2
+        Ridge penalty, l2/2 times the sum of the squared coefficients.
+    features
+        Columns to use, with commas between; all others if not given.
+    categorical
+        Columns of categories, with commas between.
+    formula
+        Instead of these: 'y ~ a + C(b)'. It runs as Python.
+    offset
+        A column added to the linear predictor.
+    weights
+        A column of weights.
+    positive
+        The label of the target that counts as 1, for two classes.
+    impute
+        Fill missing numbers of features by one of {}, learned in each refit.
+    """
+
+    target: str | None = None
     loss: Annotated[str, option(f"One of {', '.join(LOSSES)}.")] = "squared"
-    l2: Annotated[
-        float, option("Ridge penalty, l2/2 times the sum of the squared coefficients.")
-    ] = 0.0
+    l2: float = 0.0
     plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo"
-    features: Annotated[
-        str | None, option("Columns to use, with commas between; all others if not given.")
-    ] = None
-    categorical: Annotated[str | None, option("Columns of categories, with commas between.")] = None
-    formula: Annotated[
-        str | None, option("Instead of these: 'y ~ a + C(b)'. It runs as Python.")
-    ] = None
-    offset: Annotated[str | None, option("A column added to the linear predictor.")] = None
-    weights: Annotated[str | None, option("A column of weights.")] = None
-    positive: Annotated[
-        str | None, option("The label of the target that counts as 1, for two classes.")
-    ] = None
-    impute: Annotated[
-        str | None,
-        option(
-            "Fill missing numbers of features by one of {}, learned in each refit.",
-            choices=("median",),
-        ),
-    ] = None
+    features: str | None = None
+    categorical: str | None = None
+    formula: str | None = None
+    offset: str | None = None
+    weights: str | None = None
+    positive: str | None = None
+    impute: Literal["median"] | None = None
     intercept: bool = True
 
     @property

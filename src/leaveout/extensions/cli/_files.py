@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ import leaveout as lo
 
 from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
 from ._console import abbreviate, console, fail, join_notes, writing
-from ._options import option, split_names
+from ._options import split_names
 
 pd = lo.developer.pd
 
@@ -42,11 +42,15 @@ THOUSANDS = re.compile(r"[+-]?\d{1,3}([,.'  ]\d{3})+([,.]\d+)?")
 
 @dataclass(frozen=True)
 class Reading(Convention):
-    """Options for how the rows of a file are read."""
+    """Options for how the rows of a file are read.
 
-    drop_missing: Annotated[
-        bool, option("Leave rows with missing values out.", "--drop-missing")
-    ] = False
+    Attributes
+    ----------
+    drop_missing : --drop-missing
+        Leave rows with missing values out.
+    """
+
+    drop_missing: bool = False
 
 
 @dataclass(frozen=True)

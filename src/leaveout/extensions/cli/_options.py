@@ -24,9 +24,10 @@ REFITS = {
     "ij": "InfinitesimalJackknife",
     "none": "NoUpdate",
 }
-SCORES = "log-density", "squared-error", "absolute-error", "zero-one", "crps"
 PICTURES = ".png", ".pdf", ".svg"
 PAGES = ".html", ".htm"
+# what a docstring says of an option: its name, its flags if they are others, and its help
+DESCRIPTION = re.compile(r"(?m)^(\w+)(?: : (--.+))?\n((?: {4}.+\n?)+)")
 
 
 def option(
@@ -48,6 +49,19 @@ def option(
     return Option(*flags, help=text.format(", ".join(choices)), callback=check if limited else None)
 
 
+def option_of(kind: Any, text: str, *flags: str) -> Any:
+    """Return a type as one of an option: text where there are choices, a file that is written where
+    it is a path.
+    """
+    if kind == Path | None:
+        return Annotated[kind, output_file(text, *flags)]
+    literals = [literal for literal in (kind, *get_args(kind)) if get_origin(literal) is Literal]
+    choices = [choice for literal in literals for choice in get_args(literal)]
+    if choices:
+        kind = str | None if type(None) in get_args(kind) else str
+    return Annotated[kind, option(text, *flags, choices=choices)]
+
+
 class OptionsOf:
     """Options of a command that are parameters of a verb, with the verb's types, choices and
     defaults; their help is given.
@@ -59,15 +73,26 @@ class OptionsOf:
         self.options: dict[str, tuple[Any, Any]] = {}
         for name, text in texts.items():
             kind = kinds[name]
-            default = parameters[name].default
-            literals = [
-                literal for literal in (kind, *get_args(kind)) if get_origin(literal) is Literal
-            ]
-            choices = [choice for literal in literals for choice in get_args(literal)]
-            if choices:
-                kind = str if default is not None else str | None
-            info = option(text, choices=choices) if isinstance(text, str) else text
-            self.options[name] = Annotated[kind, info], default
+            if isinstance(text, str):
+                kind = option_of(kind, text)
+            else:
+                kind = Annotated[kind, text]
+            self.options[name] = kind, parameters[name].default
+
+
+def kinds_of(described: Any) -> dict[str, Any]:
+    """Return the types of parameters, or of the fields of a class: those of which the docstring
+    tells are options.
+    """
+    kinds = get_type_hints(described, include_extras=True)
+    entries = {
+        name: (text, flags.split())
+        for part in reversed(getattr(described, "__mro__", (described,)))
+        for name, flags, text in DESCRIPTION.findall(str(inspect.getdoc(part)))
+    }
+    for name, (text, flags) in entries.items():
+        kinds[name] = option_of(kinds[name], " ".join(text.split()), *flags)
+    return kinds
 
 
 def command(omit: str = "", **defaults) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -79,7 +104,7 @@ def command(omit: str = "", **defaults) -> Callable[[Callable[..., None]], Calla
     """
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(function, include_extras=True)
+        hints = kinds_of(function)
         options: dict[str, tuple[Any, Any]] = {}
         groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
         for name, parameter in inspect.signature(function).parameters.items():
@@ -92,7 +117,7 @@ def command(omit: str = "", **defaults) -> Callable[[Callable[..., None]], Calla
                 new_options = verbs[0].options
                 groups[name] = dict, list(new_options)
             elif isinstance(kind := hints[name], type) and is_dataclass(kind):
-                kinds = get_type_hints(kind, include_extras=True)
+                kinds = kinds_of(kind)
                 chosen = [
                     field for field in fields(kind) if get_origin(kinds[field.name]) is Annotated
                 ]
@@ -124,7 +149,7 @@ def command(omit: str = "", **defaults) -> Callable[[Callable[..., None]], Calla
             function(**arguments)
 
         runner: Any = run
-        runner.__doc__ = function.__doc__
+        runner.__doc__ = str(inspect.getdoc(function)).partition("\n\nParameters\n")[0]
         runner.__name__ = function.__name__
         runner.__annotations__ = {name: kind for name, (kind, _) in options.items()}
         runner.__signature__ = inspect.Signature(
@@ -219,29 +244,37 @@ Checkpoint = Annotated[
 
 @dataclass(frozen=True)
 class FoldOptions:
-    """Options of a cross-validation."""
+    """Options of a cross-validation.
+
+    Attributes
+    ----------
+    score
+        Of the held-out rows: {}; the loss itself if not given.
+    seed
+        Of the folds.
+    metric
+        A measure of held-out predictions, as auc; may be given several times.
+    title
+        Of the report.
+    json : --json
+        Print the whole result as one JSON document, and nothing else.
+    """
 
     refit: Annotated[str, option("One of {}.", "--strategy", "--refit", choices=tuple(REFITS))] = (
         "certified"
     )
-    score: Annotated[
-        str | None,
-        option("Of the held-out rows: {}; the loss itself if not given.", choices=SCORES),
-    ] = None
-    seed: Annotated[int, option("Of the folds.")] = 0
+    score: Literal["log-density", "squared-error", "absolute-error", "zero-one", "crps"] | None = (
+        None
+    )
+    seed: int = 0
     checkpoint: Checkpoint = None
     mute: Annotated[
         str | None,
         Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting),
     ] = None
-    metric: Annotated[
-        list[str] | None,
-        option("A measure of held-out predictions, as auc; may be given several times."),
-    ] = None
-    title: Annotated[str, option("Of the report.")] = ""
-    json: Annotated[
-        bool, option("Print the whole result as one JSON document, and nothing else.", "--json")
-    ] = False
+    metric: list[str] | None = None
+    title: str = ""
+    json: bool = False
 
     @property
     def strategy(self) -> lo.developer.AbstractRefit:

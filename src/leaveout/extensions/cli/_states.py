@@ -27,10 +27,17 @@ CRITERIA: dict[str, Heading] = TABLES["criteria"]
 class StateSearch(FoldOptions):
     """Options of models over numbers of states, which are fitted from several starts and
     cross-validated.
+
+    Attributes
+    ----------
+    seed
+        Of the starts, and of random folds.
+    states
+        Numbers of states to compare: 2,3,4 or 2-4.
     """
 
-    seed: Annotated[int, option("Of the starts, and of random folds.")] = 0
-    states: Annotated[str, option("Numbers of states to compare: 2,3,4 or 2-4.")] = "2"
+    seed: int = 0
+    states: str = "2"
     starts: Annotated[int, option("Starts of each fit.", least=1)] = 5
 
     @property

@@ -17,7 +17,7 @@ import leaveout as lo
 
 from ._console import console, fail, print_notes, table_of, warnings_as_notes
 from ._files import content, save, text
-from ._options import FoldOptions, OptionsOf, Report, command, option, output_file
+from ._options import FoldOptions, OptionsOf, Report, command, option
 from ._table import page
 
 pd = lo.developer.pd
@@ -45,7 +45,7 @@ def crf(
     features: Annotated[
         int, option("How many indicators of words to keep, the most frequent ones.", least=1)
     ] = 100,
-    penalty: Annotated[float, option("α of the ridge penalty α/2 ‖θ‖² on all weights.")] = 1.0,
+    penalty: float = 1.0,
     folds: Annotated[
         int, option("Folds of sentences, at random; 0 leaves out one sentence at a time.", least=0)
     ] = 0,
@@ -55,7 +55,7 @@ def crf(
     ] = 5,
     *,
     fold_options: FoldOptions,
-    out: Annotated[Path | None, output_file("A CSV file for the losses of all sentences.")] = None,
+    out: Path | None = None,
     report: Report = None,
 ) -> None:
     """Cross-validate a linear-chain conditional random field of tagged sentences.
@@ -68,6 +68,13 @@ def crf(
     leaveout crf tagged.txt --folds 10 --report report.html
 
     leaveout crf tagged.txt --word 0 --label -1 --features 500 --penalty 0.5 --worst 10 --out sentences.csv
+
+    Parameters
+    ----------
+    penalty
+        α of the ridge penalty α/2 ‖θ‖² on all weights.
+    out
+        A CSV file for the losses of all sentences.
     """
     if not (np.isfinite(penalty) and penalty > 0):
         fail(f"--penalty {penalty:g}: it must be positive.")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import leaveout as lo
 
 from ._console import console, fail, join_notes, warnings_as_notes
 from ._data import Model, lone_levels, objective
 from ._files import FileTable, Reading, picture, save
-from ._options import Data, FoldOptions, Plot, Report, command, output_file
+from ._options import Data, FoldOptions, Plot, Report, command
 from ._table import page
 
 pd = lo.developer.pd
@@ -23,7 +22,7 @@ def glm(
     model: Model,
     reading: Reading,
     fold_options: FoldOptions,
-    out: Annotated[Path | None, output_file("A CSV file for the losses of the rows.")] = None,
+    out: Path | None = None,
     plot: Plot = None,
     report: Report = None,
 ) -> None:
@@ -37,6 +36,11 @@ def glm(
     leaveout glm patients.csv --target cost --features age,dose --categorical city --report report.html
 
     leaveout glm patients.csv --target ill --loss logistic --features age,dose --l2 1 --plan groups:clinic --plot rows.png
+
+    Parameters
+    ----------
+    out
+        A CSV file for the losses of the rows.
     """
     rows = model.read(data, reading)
     estimate, fit, notes = answer(rows, prepare(model, rows, fold_options.seed), fold_options)

@@ -48,33 +48,18 @@ SYMBOLS = "give numbers, symbols as 0, 1, 2, …"
 @command(omit="score metric", states="1-4", starts=10)
 def hmm(
     series: Data,
-    column: Annotated[
-        str | None,
-        option("The column, or several with commas between them. Needed where there are several."),
-    ] = None,
+    column: str | None = None,
     emission: Annotated[str, option(f"One of {', '.join(EMISSIONS)}.")] = "gaussian",
-    sequence: Annotated[
-        str | None,
-        option(
-            "A column that names the sequence of each row, where there are several, one after another."
-        ),
-    ] = None,
-    time: Annotated[
-        str | None,
-        option(
-            "A column that names the steps, such as by a date; the first of dates that rise if not given."
-        ),
-    ] = None,
+    sequence: str | None = None,
+    time: str | None = None,
     plan: Annotated[
         str | None,
         option(
             f"What is left out: {PLANS}. {PLAN} by default; with --sequence, {BETWEEN}: each whole one."
         ),
     ] = None,
-    order: Annotated[
-        int | None, option("Lags, for autoregressive emissions; 1 by default.")
-    ] = None,
-    trials: Annotated[int | None, option("Number of trials, for binomial emissions.")] = None,
+    order: int | None = None,
+    trials: int | None = None,
     *,
     search: StateSearch,
     convention: Convention,
@@ -94,6 +79,21 @@ def hmm(
     leaveout hmm counts.csv --column count --emission poisson --states 1-3 --plan loo --report report.html
 
     leaveout hmm walks.csv --column speed,turn --sequence animal --states 2,3 --plot states.png
+
+    Parameters
+    ----------
+    column
+        The column, or several with commas between them. Needed where there are several.
+    sequence
+        A column that names the sequence of each row, where there are several, one after
+        another.
+    time
+        A column that names the steps, such as by a date; the first of dates that rise if
+        not given.
+    order
+        Lags, for autoregressive emissions; 1 by default.
+    trials
+        Number of trials, for binomial emissions.
     """
     state_counts = search.numbers
     used = [*split_names(column), *split_names(sequence), *split_names(time)]

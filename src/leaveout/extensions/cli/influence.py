@@ -13,7 +13,7 @@ import leaveout as lo
 from ._console import TABLES, console, fail, join_notes, one_line, table_of
 from ._data import Model
 from ._files import Reading, picture, save
-from ._options import Data, FoldOptions, OptionsOf, Plot, Report, command, option, output_file
+from ._options import Data, FoldOptions, OptionsOf, Plot, Report, command, option
 from ._table import page
 from .glm import prepare, validate
 
@@ -31,14 +31,12 @@ def influence(
     data: Data,
     model: Model,
     reading: Reading,
-    row: Annotated[
-        int | None, option("A row of the file, from 1: what others do to its prediction is told.")
-    ] = None,
+    row: int | None = None,
     *,
     listed: Annotated[dict[str, Any], LISTED],
-    pairs: Annotated[int, option("Rows of which all pairs are left out; 0 for none.")] = 20,
+    pairs: int = 20,
     fold_options: FoldOptions,
-    out: Annotated[Path | None, output_file("A CSV file for what each row, or fold, does.")] = None,
+    out: Path | None = None,
     plot: Plot = None,
     report: Report = None,
 ) -> None:
@@ -52,6 +50,15 @@ def influence(
     leaveout influence prices.csv --target price --features area,age --row 12
 
     leaveout influence visits.csv --target visits --loss poisson --plan groups:clinic --top 5 --out clinics.csv
+
+    Parameters
+    ----------
+    row
+        A row of the file, from 1: what others do to its prediction is told.
+    pairs
+        Rows of which all pairs are left out; 0 for none.
+    out
+        A CSV file for what each row, or fold, does.
     """
     rows = model.read(data, reading)
     prepared_model = prepare(model, rows, fold_options.seed)

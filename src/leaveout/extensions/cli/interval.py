@@ -16,7 +16,7 @@ import leaveout as lo
 from ._console import console, fail, join_notes, one_line, warnings_as_notes
 from ._data import NUMBERS, Model, new_design
 from ._files import Reading, complete, read, save
-from ._options import Data, FoldOptions, OptionsOf, command, output_file
+from ._options import Data, FoldOptions, OptionsOf, command
 from ._table import print_document
 from .glm import fit_model, prepare
 
@@ -43,7 +43,7 @@ def interval(
     model: Model,
     reading: Reading,
     fold_options: FoldOptions,
-    out: Annotated[Path | None, output_file("A CSV file for the intervals.")] = None,
+    out: Path | None = None,
 ) -> None:
     """Compute prediction intervals for the responses of new rows, whatever their distribution, by
     the jackknife+ from one fit.
@@ -55,6 +55,11 @@ def interval(
     leaveout interval sold.csv offered.csv --target price --categorical city
 
     leaveout interval old.csv new.csv --target cost --loss gamma --l2 1 --plan groups:clinic --level 0.8 --out intervals.csv
+
+    Parameters
+    ----------
+    out
+        A CSV file for the intervals.
     """
     if str(data) == "-" == str(new):
         fail("one of the two files may be standard input, not both.")

@@ -26,7 +26,6 @@ from ._options import (
     command,
     input_file,
     option,
-    output_file,
     split_names,
 )
 from ._table import page
@@ -46,7 +45,26 @@ WAYS = "--pairs, --duplicates, --labelled alone, or --precision and --recall"
 
 @dataclass(frozen=True)
 class Links:
-    """Options for what is known of the rows that belong together, and for the clusters of rows."""
+    """Options for what is known of the rows that belong together, and for the clusters of rows.
+
+    Attributes
+    ----------
+    precision
+        Instead: of linked pairs, the share that matches.
+    recall
+        Of matching pairs, the share that is linked.
+    name : --id
+        By which pairs name rows; else by number, from 1.
+    probability
+        Their column; match_probability if not given.
+    share : --listed
+        Of the records with a mate filed elsewhere, the share with one among the pairs: 0.9,
+        or with an interval 0.9,0.85,0.95; all, if not given.
+    cluster
+        The column of clusters, as filed; else those that pairs link.
+    threshold
+        Without --cluster: the probability that links a pair; 0.5.
+    """
 
     pairs: Annotated[
         Path | None, input_file("A file of pairs of rows with match probabilities, as Splink's.")
@@ -61,30 +79,13 @@ class Links:
             "with --cluster, precision and recall."
         ),
     ] = None
-    precision: Annotated[
-        float | None, option("Instead: of linked pairs, the share that matches.")
-    ] = None
-    recall: Annotated[float | None, option("Of matching pairs, the share that is linked.")] = None
-    name: Annotated[
-        str | None, option("By which pairs name rows; else by number, from 1.", "--id")
-    ] = None
-    probability: Annotated[str | None, option("Their column; match_probability if not given.")] = (
-        None
-    )
-    share: Annotated[
-        str | None,
-        option(
-            "Of the records with a mate filed elsewhere, the share with one among the pairs: 0.9, or with an interval "
-            "0.9,0.85,0.95; all, if not given.",
-            "--listed",
-        ),
-    ] = None
-    cluster: Annotated[
-        str | None, option("The column of clusters, as filed; else those that pairs link.")
-    ] = None
-    threshold: Annotated[
-        float | None, option("Without --cluster: the probability that links a pair; 0.5.")
-    ] = None
+    precision: float | None = None
+    recall: float | None = None
+    name: str | None = None
+    probability: str | None = None
+    share: str | None = None
+    cluster: str | None = None
+    threshold: float | None = None
 
     def check(self, report: Path | None) -> None:
         """Check that links are given in one way, without options of another."""
@@ -289,45 +290,25 @@ INJECTION = OptionsOf(
 @command()
 def leakage(
     data: Data,
-    target: Annotated[str, option("The column to predict.")],
+    target: str,
     links: Links,
-    test: Annotated[
-        str | None,
-        option("Of a fixed split: COLUMN, COLUMN=VALUE or row numbers, as 801-1000,1205."),
-    ] = None,
-    train: Annotated[str | None, option("The same; all other rows if not given.")] = None,
+    test: str | None = None,
+    train: str | None = None,
     model: Annotated[
         str | None,
         option("One of {}; by default logistic for classes, else ridge.", choices=MODELS),
     ] = None,
-    scoring: Annotated[
-        str | None,
-        option(
-            "scikit-learn's name of a score, or a loss; mse, for classes zero_one, if not given."
-        ),
-    ] = None,
-    answers: Annotated[
-        str | None,
-        option(
-            "Of pairs: those that are wanted, as purge,coarser; naive alone tells the price of others."
-        ),
-    ] = None,
-    features: Annotated[
-        str | None, option("Columns to use, with commas between; all others if not given.")
-    ] = None,
+    scoring: str | None = None,
+    answers: str | None = None,
+    features: str | None = None,
     *,
     injection: Annotated[dict[str, Any], INJECTION],
-    folds: Annotated[int, option("Folds, of whole clusters.")] = 5,
+    folds: int = 5,
     reading: Reading,
-    seed: Annotated[int, option("Of the draws and the folds.")] = 0,
-    jobs: Annotated[int | None, option("Processes, for models that are fitted one by one.")] = None,
+    seed: int = 0,
+    jobs: int | None = None,
     checkpoint: Checkpoint = None,
-    out: Annotated[
-        Path | None,
-        output_file(
-            "A CSV file for the rows that may have mates in training, or, of rates, the clusters."
-        ),
-    ] = None,
+    out: Path | None = None,
     plot: Plot = None,
     report: Report = None,
 ) -> None:
@@ -342,6 +323,30 @@ def leakage(
     leaveout leakage records.csv --target ill --pairs pairs.csv --id id --scoring roc_auc --report report.html
 
     leaveout leakage benchmark.csv --target cost --duplicates copies.csv --test split=test --model knn --out rows.csv
+
+    Parameters
+    ----------
+    target
+        The column to predict.
+    test
+        Of a fixed split: COLUMN, COLUMN=VALUE or row numbers, as 801-1000,1205.
+    train
+        The same; all other rows if not given.
+    scoring
+        scikit-learn's name of a score, or a loss; mse, for classes zero_one, if not given.
+    answers
+        Of pairs: those that are wanted, as purge,coarser; naive alone tells the price of
+        others.
+    features
+        Columns to use, with commas between; all others if not given.
+    folds
+        Folds, of whole clusters.
+    seed
+        Of the draws and the folds.
+    jobs
+        Processes, for models that are fitted one by one.
+    out
+        A CSV file for the rows that may have mates in training, or, of rates, the clusters.
     """
     links.check(report)
     listed = links.listed

@@ -5,7 +5,7 @@ states and couplings.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -36,7 +36,6 @@ pd = lo.developer.pd
 
 PLANS = "loo, kfold:FOLDS, near:RADIUS or near:RADIUS+BUFFER"
 EMISSIONS = "poisson", "negative-binomial", "gaussian", "categorical"
-DROPS = "observation", "site"
 HEADINGS: dict[str, Heading] = {
     "states": ("K", "d"),
     "coupling": ("β", lambda row: f"{row.coupling:.3g}{'*' if row.learned else ''}"),
@@ -52,27 +51,13 @@ def mrf(
     edges: Annotated[
         Path, input_file("A CSV file with a header and two columns: the sites that are neighbours.")
     ],
-    column: Annotated[
-        str | None, option("The column of the observations. Needed where there are several.")
-    ] = None,
-    site: Annotated[
-        str | None,
-        option("The column that names the sites as EDGES does; without it, rows from 0."),
-    ] = None,
-    exposure: Annotated[
-        str | None, option("The column of the population at risk, for counts.")
-    ] = None,
-    covariates: Annotated[
-        str | None,
-        option("Columns, with commas between, of what else is known of the sites, for counts."),
-    ] = None,
+    column: str | None = None,
+    site: str | None = None,
+    exposure: str | None = None,
+    covariates: str | None = None,
     emission: Annotated[str, option(f"One of {', '.join(EMISSIONS)}.")] = "poisson",
-    coupling: Annotated[
-        str, option("Couplings to compare, and free for one that is learned: 0.5,1,free.")
-    ] = "free",
-    drop: Annotated[
-        str, option("observation, or site: the site's state and edges too.", choices=DROPS)
-    ] = "site",
+    coupling: str = "free",
+    drop: Literal["observation", "site"] = "site",
     plan: Annotated[str, option(f"What is left out: {PLANS}.")] = "loo",
     *,
     search: StateSearch,
@@ -80,9 +65,7 @@ def mrf(
     out: Table = None,
     plot: Plot = None,
     report: Report = None,
-    coordinates: Annotated[
-        str | None, option("Two columns, across and up, with a comma between, for --map.")
-    ] = None,
+    coordinates: str | None = None,
     chart: Annotated[
         Path | None,
         output_file("A file for a map of the best model (png, pdf, svg).", "--map", check=drawable),
@@ -100,6 +83,23 @@ def mrf(
     leaveout mrf counties.csv --edges borders.csv --site county --column deaths --exposure population --report report.html
 
     leaveout mrf counties.csv --edges borders.csv --site county --column deaths --states 1,2 --coupling 0.5,1 --plan kfold:5
+
+    Parameters
+    ----------
+    column
+        The column of the observations. Needed where there are several.
+    site
+        The column that names the sites as EDGES does; without it, rows from 0.
+    exposure
+        The column of the population at risk, for counts.
+    covariates
+        Columns, with commas between, of what else is known of the sites, for counts.
+    coupling
+        Couplings to compare, and free for one that is learned: 0.5,1,free.
+    drop
+        observation, or site: the site's state and edges too.
+    coordinates
+        Two columns, across and up, with a comma between, for --map.
     """
     couplings = []
     for part in coupling.replace(" ", "").split(","):
@@ -175,9 +175,8 @@ def mrf(
         ),
     }
     kind = emission_of(emission, x.to_numpy(), EMISSIONS, **counting)
-    drop_kind = cast(Literal["observation", "site"], drop)
     models = {
-        name: lo.MRF(x, pairs, kind, K, coupling=value, drop=drop_kind)
+        name: lo.MRF(x, pairs, kind, K, coupling=value, drop=drop)
         for name, (K, value) in grid.items()
     }
     missing = int(x.isna().sum())

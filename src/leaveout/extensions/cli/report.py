@@ -15,7 +15,7 @@ import leaveout as lo
 from ._console import fail, print_notes
 from ._data import CATEGORY, Model
 from ._files import FileTable, Reading, describe_mixture, read, shorten_names
-from ._options import Data, FoldOptions, command, option, pageable
+from ._options import Data, FoldOptions, command, pageable
 from ._table import page as write
 from .glm import answer, prepare
 
@@ -30,22 +30,9 @@ def report(
     page: Annotated[
         Path, typer.Argument(help="The page to write (html).", readable=False, callback=pageable)
     ],
-    groups: Annotated[
-        str | None,
-        option(
-            "A column of groups, such as patients: each is left out whole; else each row by itself."
-        ),
-    ] = None,
-    clinical: Annotated[
-        bool,
-        option(
-            "Write the page of a clinical prediction model: discrimination, calibration, net benefit, optimism, stability."
-        ),
-    ] = False,
-    centres: Annotated[
-        str | None,
-        option("With --clinical: a column of centres, each of which is predicted by the others."),
-    ] = None,
+    groups: str | None = None,
+    clinical: bool = False,
+    centres: str | None = None,
     *,
     model: Model,
     reading: Reading,
@@ -63,6 +50,17 @@ def report(
     leaveout report patients.csv report.html --target cost
 
     leaveout report patients.csv ill.html --target ill --clinical --centres clinic
+
+    Parameters
+    ----------
+    groups
+        A column of groups, such as patients: each is left out whole; else each row by
+        itself.
+    clinical
+        Write the page of a clinical prediction model: discrimination, calibration, net
+        benefit, optimism, stability.
+    centres
+        With --clinical: a column of centres, each of which is predicted by the others.
     """
     if centres and not clinical:
         fail("--centres goes with --clinical.")

@@ -26,12 +26,8 @@ SEARCH = OptionsOf(
 def tune(
     data: Data,
     model: Model,
-    penalties: Annotated[
-        str, option("The least and the largest ridge penalty, LOW:HIGH.", "--l2")
-    ] = "0.001:10000",
-    per_column: Annotated[
-        bool, option("A penalty for each column; one for all levels of a category.", "--each")
-    ] = False,
+    penalties: str = "0.001:10000",
+    per_column: bool = False,
     *,
     search: Annotated[dict[str, Any], SEARCH],
     reading: Reading,
@@ -49,6 +45,13 @@ def tune(
     leaveout tune patients.csv --target ill --loss logistic --features age,dose --categorical city --each
 
     leaveout tune patients.csv --target cost --features age,dose --l2 0.1:1000 --sampler path --plot curve.png
+
+    Parameters
+    ----------
+    penalties : --l2
+        The least and the largest ridge penalty, LOW:HIGH.
+    per_column : --each
+        A penalty for each column; one for all levels of a category.
     """
     rows = model.read(data, reading)
     regression, remark = objective(rows, model)
