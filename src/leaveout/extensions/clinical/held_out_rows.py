@@ -120,10 +120,10 @@ def held_out_rows(
             f"{caller}: the first argument must be an Estimate, from lo.cross_validate; got {type(source).__name__}."
         )
     measure = performance(caller, fit, None if time is None else [time], cases)
-    if isinstance(measure, Survival) and not measure.times.size:
-        raise ValueError(f"{caller}: {NO_RISKS}")
     at_time = None
     if isinstance(measure, Survival):
+        if not measure.times.size:
+            raise ValueError(f"{caller}: {NO_RISKS}")
         at_time = measure.middle
     n = len(measure.case)
     if not isinstance(source, Estimate):

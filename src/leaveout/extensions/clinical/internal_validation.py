@@ -594,18 +594,15 @@ def _corrected(
         part = SHARE_SEEN / (1 - (1 - SHARE_SEEN) * np.clip(np.nan_to_num(ratio), 0, 1))
     if not paired:
         optimism = part * (apparent - out)
-    unknown = np.full(len(orig), np.nan)
-    columns = [
-        apparent,
-        inner,
-        out,
-        optimism,
-        apparent - optimism,
-        unknown,
-        unknown,
-        defined.sum(0),
-    ]
-    return pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)), index=orig.index)
+    columns = {
+        "index.orig": apparent,
+        "training": inner,
+        "test": out,
+        "optimism": optimism,
+        "index.corrected": apparent - optimism,
+        "n": defined.sum(0),
+    }
+    return pd.DataFrame(columns, orig.index).reindex(columns=list(COLUMNS))
 
 
 def student_quantile(plan: Plan, used: int, level: float, weights: UnitWeights) -> float:
