@@ -236,13 +236,10 @@ def _removed_mate_share(study: LeakageStudy) -> float:
     NaN if none fit into folds.
     """
     assert study.fold is not None
-    regrouped = [
-        nearest_folds(study.fold, clusters) for clusters in study.clusters[:PARTITIONS_A_ROUND]
-    ]
     remaining = [
         _remaining_exposure(study, as_folds(new_fold, study.filed_clusters))
-        for new_fold in regrouped
-        if new_fold is not None
+        for clusters in study.clusters[:PARTITIONS_A_ROUND]
+        if (new_fold := nearest_folds(study.fold, clusters)) is not None
     ]
     if remaining:
         return study.removed(float(np.mean(remaining)))

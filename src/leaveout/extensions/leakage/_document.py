@@ -144,20 +144,23 @@ class BlockBootstrap(PrintedResult):
         """
         if linear is None:
             linear = self.direction != "train"
-        if self.direction == "both":
-            return solve_curve(
-                self.A, self.losses, order=order, lam=lam, monotone=monotone, linear=linear
-            )
-        if linear:  # in the number of leaked records (§5), with two parameters
+        one_sided = self.direction != "both"
+        if one_sided and linear:  # in the number of leaked records (§5), with two parameters
             share = np.arange(self.A.shape[1]) / (self.A.shape[1] - 1)
             inverse = linalg.pinv(self.A @ np.column_stack([np.ones(len(share)), share]))
             start, slope = inverse @ self.losses
             e = start + slope * share
             return Curve(e, np.inf, inverse[0], float(linalg.norm(self.A @ e - self.losses)), 2)
-        if not squared:
+        if one_sided and not squared:
             return solve_unsquared(self.A, self.losses, order, lam, monotone)
         return solve_curve(
-            self.A, self.losses, order=order, lam=lam, monotone=monotone, upper=upper
+            self.A,
+            self.losses,
+            order=order,
+            lam=lam,
+            monotone=monotone,
+            upper=upper,
+            linear=linear,
         )
 
 

@@ -32,7 +32,7 @@ from ...developer import (
     members_by_label,
     record,
 )
-from ._models import Folds, Leakage, LeakageFold, MatePairs
+from ._models import DrawnLeakage, Folds, Leakage, LeakageFold
 
 SLOPE_SHARE = 0.1  # share of V̂ at which the slope is tested
 # least and largest number of draws at each level, if the errors decide
@@ -143,9 +143,7 @@ class FoldInjection:
     @property
     def num_test_units(self) -> int:
         """The number of units of V̂: records, or clusters that have halves."""
-        if self.mechanism == "record":
-            return len(self.fold.test)
-        return _halvable_clusters(self.fold)
+        return count_test_units(self.fold, self.mechanism)
 
     @property
     def units(self) -> int:
@@ -155,7 +153,7 @@ class FoldInjection:
         """
         if self.mechanism == "record":
             return self.size
-        return _halvable_clusters(self.fold)
+        return self.num_test_units
 
     def draw(self, start: int, stop: int) -> Draws:
         """Return draws number `start` to `stop`.
@@ -232,7 +230,7 @@ def plan_injection(folds: Folds, injection: Injection, seed: int) -> list[FoldIn
         unit_name = "records"
         top = min(num_test // 2, size)
         if injection.mechanism == "split":
-            max_top = top = _halvable_clusters(fold)
+            max_top = top = count_test_units(fold, "split")
             min_top = 2
             unit_name = "clusters of two records or more"
             if np.sum(np.bincount(fold.clusters[fold.test]) // 2) >= size:
@@ -269,8 +267,10 @@ def plan_injection(folds: Folds, injection: Injection, seed: int) -> list[FoldIn
     ]
 
 
-def _halvable_clusters(fold: LeakageFold) -> int:
-    """Return the clusters of V̂ with two records or more."""
+def count_test_units(fold: LeakageFold, mechanism: str) -> int:
+    """Count what a mechanism moves of V̂: its records, or its clusters of two records or more."""
+    if mechanism == "record":
+        return len(fold.test)
     return int(np.sum(np.bincount(fold.clusters[fold.test]) > 1))
 
 
@@ -419,11 +419,7 @@ class InjectedSplits:
             target = np.asarray(y)
         folds, _ = make_folds("InjectedSplits", X, target, groups, self.cv, self.rng)
         for k, fold in enumerate(folds):
-            if self.mechanism == "record":
-                num_units = len(fold.test)
-            else:
-                num_units = _halvable_clusters(fold)
-            level = np.array([round(self.share * num_units)])
+            level = np.array([round(self.share * count_test_units(fold, self.mechanism))])
             if self.mechanism == "record" and level[0] >= min(len(fold.test), len(fold.train)):
                 raise ValueError(
                     f"InjectedSplits: share = {self.share} leaves fold {k} nothing to train or to test on."
@@ -468,7 +464,7 @@ def unshown(folds: Folds, leakage: Leakage) -> float:
     for fold in folds:
         exposure = np.ones(len(fold.test))
         has_mate = np.bincount(fold.clusters[fold.test])[fold.clusters[fold.test]] > 1
-        if isinstance(leakage, MatePairs) and leakage.knows_pairs:
+        if isinstance(leakage, DrawnLeakage) and leakage.knows_pairs:
             exposure = leakage.mates(fold.train, fold.test)
             tested, mated = np.zeros((2, len(fold.clusters)), bool)
             tested[fold.test] = True

@@ -31,8 +31,10 @@ class Leakage(Protocol):
 
 
 @runtime_checkable
-class MatePairs(Protocol):
-    """Leakage model with the pairs of records that may be mates."""
+class DrawnLeakage(Protocol):
+    """Uncertain leakage model, with the pairs of records that may be mates, and the shares in each
+    of many draws of the links.
+    """
 
     left: IntArray
     right: IntArray
@@ -40,13 +42,6 @@ class MatePairs(Protocol):
     knows_pairs: bool
 
     def mates(self, train: ArrayLike, test: ArrayLike) -> FloatArray: ...
-
-
-@runtime_checkable
-class DrawnLeakage(Protocol):
-    """Uncertain leakage model, which gives the shares in each of many draws."""
-
-    knows_pairs: bool
 
     def shares_drawn(self, folds: Folds) -> list[Shares]: ...
 
