@@ -67,6 +67,11 @@ class Convention:
 BY_THE_FILE = Convention()
 
 
+def is_numeric(column: pd.Series | pd.Index) -> bool:
+    """Tell whether a column holds numbers, or true and false."""
+    return pd.api.types.is_numeric_dtype(column)
+
+
 def pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
     """Return the pattern of a number in a convention."""
     integer = (
@@ -120,11 +125,7 @@ def settle(
     options.
     """
     mark, convention = way
-    text_columns = [
-        name
-        for name in frame
-        if not pd.api.types.is_numeric_dtype(frame[name]) and not labels(name)
-    ]
+    text_columns = [name for name in frame if not is_numeric(frame[name]) and not labels(name)]
     float_columns = [
         name for name in frame if pd.api.types.is_float_dtype(frame[name]) and not labels(name)
     ]
@@ -297,11 +298,7 @@ def as_labels(frame: pd.DataFrame, reread: Reread, content: str, notes: list[str
         LONG_DIGITS.search(content) is not None
         or re.search(r"(?:^|[,;\t\"' ])0\d", content, re.MULTILINE) is not None
     )
-    integer_columns = [
-        name
-        for name in frame
-        if pd.api.types.is_numeric_dtype(frame[name]) and _is_whole(frame[name])
-    ]
+    integer_columns = [name for name in frame if is_numeric(frame[name]) and _is_whole(frame[name])]
     if not odd or not integer_columns:
         return frame
     padded = []
@@ -333,18 +330,16 @@ def trim_text(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     for name in frame:
         column = frame[name]
         if (
-            pd.api.types.is_numeric_dtype(column)
+            is_numeric(column)
             or not column.map(lambda cell: isinstance(cell, str) or pd.isna(cell)).all()
         ):
             continue
         bare = column.str.strip()
         bare = bare.mask(bare == "")
         levels = bare.dropna().unique()
+        frame[name] = bare
         if (merged := column.nunique() - len(levels)) > 0:
-            frame[name] = bare
             notes.append(f"spaces around labels of {name} left out, which makes {merged} fewer")
-        elif not bare.equals(column):
-            frame[name] = bare
         alike = pd.Series(levels, dtype=object).astype(str).str.casefold()
         if len(levels) <= 1000 and alike.duplicated().any():
             two = [
@@ -361,11 +356,13 @@ def parse_labels(column: pd.Series) -> pd.Series:
 
     Categories stay labels.
     """
-    if pd.api.types.is_numeric_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
+    if is_numeric(column) or isinstance(column.dtype, pd.CategoricalDtype):
         return column
     number = pd.to_numeric(column, errors="coerce")
-    if number.isna().any() or column.astype(str).str.fullmatch(LONG_DIGITS.pattern).any():
+    if (
+        number.isna().any()
+        or column.astype(str).str.fullmatch(LONG_DIGITS.pattern).any()
+        or number.nunique() < column.nunique()
+    ):
         return column
-    if number.nunique() == column.nunique():
-        return number
-    return column
+    return number

@@ -60,14 +60,12 @@ class Commands(TyperGroup):
             _say(f"{getattr(interrupt, 'told', 'stopped')}{advice}.")
             raise typer.Exit(INTERRUPT_EXIT_CODE) from None
 
-    def main(self, *args, standalone_mode: bool = True, **options):
+    def main(self, *args, **options):
         arguments = options.get("args", args[0] if args else None)
         words[:] = ["leaveout", *(sys.argv[1:] if arguments is None else arguments)]
         console.quiet = "--json" in words
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **options)
         try:
-            code = super().main(*args, standalone_mode=False, **options)
+            code = super().main(*args, **options | {"standalone_mode": False})
         except typer.Abort:
             code = 1
         except Exception as error:

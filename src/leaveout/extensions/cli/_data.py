@@ -13,7 +13,7 @@ import numpy as np
 
 import leaveout as lo
 
-from ._cells import parse_labels
+from ._cells import is_numeric, parse_labels
 from ._console import abbreviate, fail, join_notes, one_line
 from ._files import WIDEST, FileTable, Reading, complete, is_dates, read, shorten_names
 from ._options import WHOLE, option, plan_of, split_names, whole_number
@@ -344,9 +344,7 @@ def _by_formula(rows: FileTable, model: Model) -> tuple[str, str, pd.DataFrame]:
     )
     rows = replace(rows, frame=frame)
     for name in model.columns_of(rows):
-        if name != target and (
-            f"C({name}" in formula or not pd.api.types.is_numeric_dtype(rows.frame[name])
-        ):
+        if name != target and (f"C({name}" in formula or not is_numeric(rows.frame[name])):
             _check_levels(rows, name)
     return target, right_side if tilde else left_side, frame
 
@@ -358,7 +356,7 @@ def _target(y: pd.Series, loss: str, positive: str | None = None) -> tuple[np.nd
     """
     if loss in (*LABELS, "multinomial"):
         y = parse_labels(y)
-    text = not pd.api.types.is_numeric_dtype(y) or pd.api.types.is_bool_dtype(y)
+    text = not is_numeric(y) or pd.api.types.is_bool_dtype(y)
     levels = sorted(y.unique(), key=str) if text or loss in LABELS else []
     if positive is not None:
         is_positive = y.astype(str) == positive

@@ -22,7 +22,7 @@ import numpy as np
 
 import leaveout as lo
 
-from ._cells import BY_THE_FILE, Convention, as_labels, settle, trim_text
+from ._cells import BY_THE_FILE, Convention, as_labels, is_numeric, settle, trim_text
 from ._console import abbreviate, console, fail, join_notes, writing
 from ._options import split_names
 
@@ -109,7 +109,7 @@ class FileTable:
             fail(
                 f"column {name!r} holds categories, such as {str(column.dropna().iloc[:1].squeeze())!r}; {way}."
             )
-        if not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_object_dtype(column)):
+        if not (is_numeric(column) or pd.api.types.is_object_dtype(column)):
             column = column.astype(object)  # so that dates and times do not become nanoseconds
         cells = column
         if column.dtype == object:
@@ -160,9 +160,7 @@ def is_dates(column: pd.Series) -> bool:
     cells = column.dropna()
     if pd.api.types.is_datetime64_any_dtype(column):
         return True
-    return not pd.api.types.is_numeric_dtype(column) and bool(
-        cells.astype(str).str.fullmatch(DATE.pattern).all()
-    )
+    return not is_numeric(column) and bool(cells.astype(str).str.fullmatch(DATE.pattern).all())
 
 
 def shorten_names(names: list[str]) -> str:
@@ -340,17 +338,19 @@ def _csv(
         fail(
             f"{name}: its {len(header)} columns are too many; name those to use, such as by --features."
         )
-    options = {
-        "sep": mark,
-        "low_memory": False,
-        "skipinitialspace": True,
-        "index_col": False,
-    }
-    options["na_values"] = missing
 
     def parse(columns: Collection[str | None] | None, **extra_options) -> pd.DataFrame:
         chosen = None if columns is None else lambda column: column.strip() in columns
-        part = pd.read_csv(io.StringIO(content), usecols=chosen, **options, **extra_options)
+        part = pd.read_csv(
+            io.StringIO(content),
+            usecols=chosen,
+            sep=mark,
+            low_memory=False,
+            skipinitialspace=True,
+            index_col=False,
+            na_values=missing,
+            **extra_options,
+        )
         return part.set_axis(part.columns.str.strip(), axis=1)
 
     try:

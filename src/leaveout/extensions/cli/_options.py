@@ -151,7 +151,6 @@ def command(omit: str = "", **defaults) -> Callable[[Callable[..., None]], Calla
         runner: Any = run
         runner.__doc__ = str(inspect.getdoc(function)).partition("\n\nParameters\n")[0]
         runner.__name__ = function.__name__
-        runner.__annotations__ = {name: kind for name, (kind, _) in options.items()}
         runner.__signature__ = inspect.Signature(
             [
                 inspect.Parameter(
@@ -202,14 +201,6 @@ def pageable(file: Path | None) -> Path | None:
     return writable(file)
 
 
-def muting(text: str | None) -> str | None:
-    """Check, as a callback, codes of checks."""
-    wrong = [code for code in split_names(text) if code not in lo.validation.CHECKS]
-    if wrong:
-        return fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.validation.CHECKS)}.")
-    return text
-
-
 def split_names(text: str | None) -> list[str]:
     """Split names at commas."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
@@ -252,6 +243,8 @@ class FoldOptions:
         Of the held-out rows: {}; the loss itself if not given.
     seed
         Of the folds.
+    mute
+        Codes of checks not to tell, as LO103,LO202.
     metric
         A measure of held-out predictions, as auc; may be given several times.
     title
@@ -268,13 +261,15 @@ class FoldOptions:
     )
     seed: int = 0
     checkpoint: Checkpoint = None
-    mute: Annotated[
-        str | None,
-        Option(help="Codes of checks not to tell, as LO103,LO202.", callback=muting),
-    ] = None
+    mute: str | None = None
     metric: list[str] | None = None
     title: str = ""
     json: bool = False
+
+    def __post_init__(self) -> None:
+        wrong = [code for code in split_names(self.mute) if code not in lo.validation.CHECKS]
+        if wrong:
+            fail(f"--mute {', '.join(wrong)}: codes are {', '.join(lo.validation.CHECKS)}.")
 
     @property
     def strategy(self) -> lo.developer.AbstractRefit:

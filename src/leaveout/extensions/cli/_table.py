@@ -18,6 +18,7 @@ from rich.measure import Measurement
 
 import leaveout as lo
 
+from ._cells import is_numeric
 from ._console import TABLES, console, print_notes, table_of, warnings_as_notes, words, writing
 from ._files import picture
 
@@ -88,11 +89,7 @@ def findings(name: str, estimate: lo.Estimate) -> list[str]:
 def show(rows: pd.DataFrame, headings: dict[str, Heading], notes: Iterable[str]) -> None:
     """Print the table, the lowest loss in bold, the kinds of its standard errors, and the notes."""
     shown = {name: heading for name, heading in headings.items() if name in rows}
-    texts = [
-        heading
-        for name, (heading, _) in shown.items()
-        if not pd.api.types.is_numeric_dtype(rows[name])
-    ]
+    texts = [heading for name, (heading, _) in shown.items() if not is_numeric(rows[name])]
     table = table_of(
         *(heading for heading, _ in shown.values()), words=tuple(texts), collapse_padding=True
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 import leaveout as lo
 
-from ._cells import Convention
+from ._cells import Convention, is_numeric
 from ._console import console, fail, join_notes, one_line
 from ._files import FileTable, read, save
 from ._options import (
@@ -220,7 +220,7 @@ def _steps(
         )
     if _rise(steps, sequence_index):
         return rows, steps
-    if dates_of is None and not pd.api.types.is_numeric_dtype(steps):
+    if dates_of is None and not is_numeric(steps):
         remark = (
             f"{time} holds neither numbers nor dates as 2024-01-31: the order of the file is taken"
         )
@@ -239,7 +239,7 @@ def _rise(steps: pd.Index, sequence_index: np.ndarray) -> bool:
 
 def _dates(column: pd.Series) -> pd.DatetimeIndex | None:
     """Read a column of dates in ISO 8601; None if it has anything else."""
-    if pd.api.types.is_numeric_dtype(column) or column.isna().any():
+    if is_numeric(column) or column.isna().any():
         return None
     try:
         return pd.DatetimeIndex(pd.to_datetime(column, format="ISO8601"), name=column.name)

@@ -13,6 +13,7 @@ import typer
 
 import leaveout as lo
 
+from ._cells import is_numeric
 from ._console import console, fail, join_notes, one_line, warnings_as_notes
 from ._data import NUMBERS, Model, new_design
 from ._files import Reading, complete, read, save
@@ -106,7 +107,7 @@ def interval(
     }
     if model.target in new_rows.frame.columns and "low" in table:
         response = new_rows.frame[model.target]
-        if pd.api.types.is_numeric_dtype(response) and response.notna().all():
+        if is_numeric(response) and response.notna().all():
             inside = response.between(table["low"].to_numpy(), table["high"].to_numpy())
             lines["here"] = (
                 f"{inside.sum()} of the {len(inside)} responses that {new_rows.name} has are inside"

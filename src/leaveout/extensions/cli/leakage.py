@@ -13,7 +13,7 @@ import numpy as np
 
 import leaveout as lo
 
-from ._cells import Convention, parse_labels
+from ._cells import Convention, is_numeric, parse_labels
 from ._console import console, fail, join_notes, table_of, warnings_as_notes
 from ._data import OTHERS
 from ._files import WIDEST, FileTable, Reading, complete, picture, read, save, shorten_names
@@ -464,7 +464,7 @@ def _rows(
 def _target(rows: FileTable, target: str, model: str | None) -> tuple[np.ndarray, bool, str]:
     """Return y, whether it has classes (text, 0 and 1, or any for `logistic`), and the model."""
     column = parse_labels(rows.frame[target])
-    number = pd.api.types.is_numeric_dtype(column)
+    number = is_numeric(column)
     binary = set(column.unique()) <= {0, 1}
     if column.nunique() < 2:
         fail(
@@ -496,7 +496,7 @@ def _features(rows: FileTable, names: list[str], model: str):
     distances.
     """
     X = rows.frame[names]
-    words = [name for name in X if not pd.api.types.is_numeric_dtype(X[name])]
+    words = [name for name in X if not is_numeric(X[name])]
     for name in words:
         if (levels := X[name].nunique()) > len(X) / 2:
             rows.numbers(

@@ -217,22 +217,16 @@ def _edges(file: Path, names: list[str] | None) -> np.ndarray:
         fail(
             f"{file}: it must have two columns, the sites that are neighbours; it has {frame.shape[1]}."
         )
-    number = None if names is None else {name: row for row, name in enumerate(names)}
-    try:
-        rows = [
-            [_row(s) if number is None else number[s] for s in pair] for pair in frame.to_numpy()
-        ]
-    except KeyError as error:
-        fail(f"{file}: sites must be names in the column of --site; it holds {error}.")
-    except (ValueError, OverflowError):
-        fail(
-            f"{file}: sites must be whole numbers, the rows from 0; it holds others. Names need --site COLUMN."
-        )
-    return np.array(rows, int).reshape(-1, 2)
-
-
-def _row(text: str) -> int:
-    value = float(text)
-    if value != int(value):
-        raise ValueError
-    return int(value)
+    if names is None:
+        rows = frame.apply(pd.to_numeric, errors="coerce")
+        if not (rows % 1 == 0).all(axis=None):
+            fail(
+                f"{file}: sites must be whole numbers, the rows from 0; it holds others. Names need --site COLUMN."
+            )
+    else:
+        rows = frame.apply(pd.Index(names).get_indexer)
+        if (rows < 0).any(axis=None):
+            fail(
+                f"{file}: sites must be names in the column of --site; it holds {frame[rows < 0].stack().iloc[0]!r}."
+            )
+    return rows.to_numpy(int)

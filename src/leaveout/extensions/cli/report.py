@@ -12,6 +12,7 @@ import typer
 
 import leaveout as lo
 
+from ._cells import is_numeric
 from ._console import fail, print_notes
 from ._data import CATEGORY, Model
 from ._files import FileTable, Reading, describe_mixture, read, shorten_names
@@ -114,10 +115,7 @@ def _choose_model(rows: FileTable, model: Model, centres: str | None) -> tuple[M
         if name not in model.categories and (mixture := describe_mixture(rows.frame[name])):
             fail(f"column {name!r}: {mixture}; {CATEGORY}.")
     levels = {name: rows.frame[name].nunique() for name in names}
-    number = {
-        name: name not in model.categories and pd.api.types.is_numeric_dtype(rows.frame[name])
-        for name in names
-    }
+    number = {name: name not in model.categories and is_numeric(rows.frame[name]) for name in names}
     used = [
         name
         for name in names
@@ -159,7 +157,7 @@ def _loss(rows: FileTable, target: str) -> tuple[str, str]:
         fail(f"target {target!r} has one value only: nothing to predict.")
     if y.nunique() == 2:
         return "logistic", "two values"
-    if not pd.api.types.is_numeric_dtype(y):
+    if not is_numeric(y):
         if y.nunique() > MAX_CATEGORY_LABELS:
             rows.numbers(
                 target, f"a target holds numbers, or labels, {MAX_CATEGORY_LABELS} at most"
