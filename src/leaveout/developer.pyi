@@ -98,8 +98,8 @@ from ._runtime.parallel import (
 # progress bars
 from ._runtime.progress import Slow as Slow
 
-# modules that are registered
-from ._runtime.providers import provided as provided
+# modules that are registered, and optional libraries
+from ._runtime.providers import optional as optional, provided as provided
 
 # codes of refits, and results that print
 from ._runtime.results import (
@@ -323,7 +323,6 @@ from .validation.audit import PROGRAM_ROUNDING as PROGRAM_ROUNDING, REASONS as R
 
 # batches of refits, each refitted and read
 from .validation.batches import (
-    Collect as Collect,
     Collected as Collected,
     CollectedColumns as CollectedColumns,
     one_thread as one_thread,

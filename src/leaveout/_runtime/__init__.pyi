@@ -119,6 +119,7 @@ from .progress import (
     Slow as Slow,
 )
 from .providers import (
+    optional as optional,
     provided as provided,
 )
 from .results import (

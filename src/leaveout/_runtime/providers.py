@@ -1,9 +1,11 @@
-"""Modules that the core uses but may not import, since they are in later rooms or in extensions:
-plots, pages, nested intervals.
+"""Modules that are imported where they are used: those that the core may not import, since they are
+in later rooms or in extensions, such as plots, pages and nested intervals, and optional libraries.
 
-`leaveout/__init__.py` registers each such module; what needs one calls `provided`.
+`leaveout/__init__.py` registers each module of ours; what needs one calls `provided`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -18,3 +20,12 @@ def provide(**modules: str) -> None:
 def provided(name: str) -> Any:
     """Import and return the module of that name."""
     return import_module(_modules[name])
+
+
+@contextmanager
+def optional(need: str) -> Iterator[None]:
+    """Import libraries that may be missing; ImportError with the need, and how to install them."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(need) from error

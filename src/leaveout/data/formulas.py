@@ -23,6 +23,7 @@ from .._runtime import (
     NamedValues,
     TwoTexts,
     is_pandas,
+    optional,
     pd,
 )
 from .arrays import pandas_of
@@ -113,13 +114,11 @@ def reading(caller: str, formula: str) -> Iterator[AnyFunction]:
 
     ValueError that quotes the formula if it is not valid.
     """
-    try:
+    with optional(
+        f"{caller}: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays."
+    ):
         from formulaic import model_matrix
         from formulaic.errors import DataMismatchWarning, FormulaicError
-    except ImportError:
-        raise ImportError(
-            f"{caller}: formulas need formulaic: pip install 'leaveout[formula]'; or give arrays."
-        ) from None
     try:
         yield model_matrix
     except (

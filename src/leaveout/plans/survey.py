@@ -442,22 +442,16 @@ def _half_samples(
 ) -> ReplicateWeights:
     labels, _, psu, psu_stratum, _ = _design(caller, strata, clusters, 2)
     # the first column is of ones, to which the others are orthogonal
-    signs = 1.0 * _hadamard_above(psu_stratum.max() + 1)[:, 1 : psu_stratum.max() + 2]
+    columns = psu_stratum.max() + 2
+    order = 4 * -(-columns // 4)
+    while (matrix := _hadamard(order)) is None:
+        order += 4
+    signs = 1.0 * matrix[:, 1:columns]
     second = np.r_[1, np.diff(psu_stratum)] == 0
     of_psu = np.where(second, -1, 1) * signs[:, psu_stratum]  # [replicates, psus]
     count = len(signs)
     factors = (1 + (1 - rho) * of_psu).T[psu]
     return _weights(factors, np.arange(count), 1 / (count * (1 - rho) ** 2), np.ones(count), labels)
-
-
-def _hadamard_above(columns: int) -> IntArray:
-    """Return the smallest Hadamard matrix with more than `columns` columns, of those that
-    `_hadamard` constructs.
-    """
-    order = 4 * (columns // 4 + 1)
-    while (matrix := _hadamard(order)) is None:
-        order += 4
-    return matrix
 
 
 @functools.cache

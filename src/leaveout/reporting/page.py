@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 
-from .._runtime import Lines, NamedValues, UnaryFunction, record
+from .._runtime import Lines, NamedValues, UnaryFunction, optional, record
 from ..data import is_number, label_texts as worded
 from ..validation.checks import Check
 from . import plot
@@ -170,13 +170,9 @@ class Page:
 def write_page(page: Page, file: Path, notes: Sequence[str]) -> Path:
     """Write the page, with more notes, and return its path."""
     page.notes.extend(note for note in notes if note and note not in page.notes)
-    try:
+    with optional("report needs Jinja2 and Matplotlib: pip install 'leaveout[report]'."):
         import jinja2
         import matplotlib  # noqa: F401
-    except ImportError:
-        raise ImportError(
-            "report needs Jinja2 and Matplotlib: pip install 'leaveout[report]'."
-        ) from None
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

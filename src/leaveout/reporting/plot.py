@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .._runtime import NamedValues, Rng, ThreeNumbers, TwoNumbers, conventional
+from .._runtime import NamedValues, Rng, ThreeNumbers, TwoNumbers, conventional, optional
 from ..data import label_texts, places
 from ..diagnostics.functions_of_parameters import functional
 from ..diagnostics.measures import cooks_distance, hat_diagonal
@@ -56,10 +56,8 @@ INFLUENCE_LABELS = {  # labels of the columns of an `Influence`
 def axes_of(ax: "Axes | None", size: TwoNumbers = (6.0, 4.0)) -> "Axes":
     """Return the given axes, else those of a new figure."""
     if ax is None:
-        try:
+        with optional("plots need matplotlib: pip install 'leaveout[plot]'"):
             from matplotlib import pyplot
-        except ImportError as error:
-            raise ImportError("plots need matplotlib: pip install 'leaveout[plot]'") from error
         ax = pyplot.subplots(figsize=size, layout="constrained")[1]
     ax.spines[["top", "right"]].set_visible(False)
     return ax

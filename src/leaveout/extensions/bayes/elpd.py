@@ -580,9 +580,11 @@ def _error_of_sum(scores: list[LogDensities], weight: Float[np.ndarray, " scores
         (w[w > 0], densities.influence[w > 0], densities.fold_influence[w > 0])
         for w, densities in zip(weights, scores, strict=True)
     ]
-    shared = error_of_batches(np.sum([w @ influence for w, influence, _ in parts], 0))
     return float(
-        np.linalg.norm([shared, *(error_of_batches(w @ influence) for w, _, influence in parts)])
+        error_of_batches(
+            np.sum([w @ influence for w, influence, _ in parts], 0),
+            *(w @ influence for w, _, influence in parts),
+        )
     )
 
 

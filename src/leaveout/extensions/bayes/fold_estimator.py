@@ -78,17 +78,12 @@ class LogDensities(NamedTuple):
     @property
     def error(self) -> Float[NumpyArray, " scores"]:
         """Monte-Carlo standard error of each."""
-        return np.hypot(error_of_batches(self.influence), error_of_batches(self.fold_influence))
+        return error_of_batches(self.influence, self.fold_influence)
 
     @property
     def error_of_sum(self) -> float:
         """Monte-Carlo standard error of the sum."""
-        return float(
-            np.hypot(
-                error_of_batches(self.influence.sum(0)),
-                error_of_batches(self.fold_influence.sum(0)),
-            )
-        )
+        return float(error_of_batches(self.influence.sum(0), self.fold_influence.sum(0)))
 
 
 class FoldResult(NamedTuple):
@@ -148,14 +143,12 @@ class FoldResult(NamedTuple):
     @property
     def error(self) -> float:
         """Monte-Carlo standard error of the ratio."""
-        return float(
-            np.hypot(error_of_batches(self.influence), error_of_batches(self.fold_influence))
-        )
+        return float(error_of_batches(self.influence, self.fold_influence))
 
 
-def error_of_batches(means: Float[NumpyArray, "*sets batches"]) -> Any:
-    """Standard error of estimates by their means over batches of draws."""
-    return means.std(-1, ddof=1) / np.sqrt(means.shape[-1])
+def error_of_batches(*means: Float[NumpyArray, "*sets batches"]) -> Any:
+    """Standard error of the sum of independent estimates, by their means over batches of draws."""
+    return np.sqrt(sum(part.var(-1, ddof=1) / part.shape[-1] for part in means))
 
 
 class FoldEstimates(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...developer import AnyFunction, NamedValues, conventional, float64, jax, jnp
+from ...developer import AnyFunction, NamedValues, conventional, float64, jax, jnp, optional
 from .coordinates import read_draws
 from .posterior import Posterior
 from .sampled_model import SampledModel, densities_by_name, unit_variable
@@ -79,11 +79,9 @@ def from_numpyro(
     >>> len(found.flagged())
     0
     """
-    try:
+    with optional("from_numpyro needs NumPyro: pip install 'leaveout[numpyro]'."):
         from numpyro import handlers
         from numpyro.infer import util
-    except ImportError:
-        raise ImportError("from_numpyro needs NumPyro: pip install 'leaveout[numpyro]'.") from None
     caller = "from_numpyro"
     if not callable(model):
         raise TypeError(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...developer import NamedValues, NumpyArray, conventional, float64, jax, unravel
+from ...developer import NamedValues, NumpyArray, conventional, float64, jax, optional, unravel
 from .coordinates import read_draws
 from .posterior import Posterior
 from .responses import draw_effects
@@ -83,13 +83,11 @@ def from_pymc(
     0
     """
     caller = "from_pymc"
-    try:
+    with optional("from_pymc needs PyMC: pip install 'leaveout[pymc]'."):
         import pymc
         import xarray
         from pymc.variational.minibatch_rv import MinibatchRandomVariable
         from pytensor.graph.replace import clone_replace
-    except ImportError:
-        raise ImportError("from_pymc needs PyMC: pip install 'leaveout[pymc]'.") from None
     if not isinstance(model, pymc.Model):
         raise TypeError(
             f"{caller}: the first argument must be a pymc.Model; got {type(model).__name__}."

@@ -284,7 +284,8 @@ def internal_external(
                 else tuple(part[k] for part in predictions)
             )
             if (members := (held[k] > 0) & counts).any():
-                measures[k] = by_centre(measure, prediction, members)
+                rows = Rows(measure.case[members], measure.weights.copies[members])
+                measures[k] = by_centre(measure, prediction, members, rows)
 
         table = pd.DataFrame(measures)
         return {name: table[name].to_numpy(float) for name in table}
@@ -339,22 +340,18 @@ class Rows(NamedTuple):
 
 
 @silence("all")
-def _binary(measure: Binary, eta: PerRow, members: NumpyArray) -> NamedNumbers:
+def _binary(measure: Binary, eta: PerRow, members: NumpyArray, rows: Rows) -> NamedNumbers:
     x = eta[members]
     y = measure.y[members]
-    w = measure.case[members]
-    rows = Rows(w, measure.weights.copies[members])
+    w = rows.weight
     p = scipy.special.expit(x)
     observed = w @ y
     measures = {"C": np.nan, "C_se": np.nan}
     if 0 < observed < w.sum():
         measures = rows.mean(METRICS["auc"].pseudo(y, x, w), "C")
-    (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, False)
     (large,), large_cov = regression(np.ones((len(x), 1)), y, w, None, False, x)
     ratio = observed / (w @ p)
-    measures |= {
-        "slope": slope,
-        "slope_se": cov[1, 1] ** 0.5,
+    measures |= _slope(x, y, w, False) | {
         "large": large,
         "large_se": large_cov[0, 0] ** 0.5,
         "OE": ratio,
@@ -368,15 +365,14 @@ def _binary(measure: Binary, eta: PerRow, members: NumpyArray) -> NamedNumbers:
 
 
 @silence("all")
-def _survival(measure: Survival, prediction: Any, members: NumpyArray) -> NamedNumbers:
+def _survival(measure: Survival, prediction: Any, members: NumpyArray, rows: Rows) -> NamedNumbers:
     eta = prediction[0]
     w = np.where(members, measure.case, 0.0)
     risk = measure.risk[members]
     died = measure.y * w
     measures = {"C": np.nan, "C_se": np.nan}
     with contextlib.suppress(ValueError):  # if no pair is comparable
-        rows = Rows(w[members], measure.weights.copies[members])
-        measures = rows.mean(METRICS["concordance"].pseudo(risk, eta[members], w[members]), "C")
+        measures = rows.mean(METRICS["concordance"].pseudo(risk, eta[members], rows.weight), "C")
     gradient = lambda b: measure.likelihood(b, eta[None], w[None])[1]
     slope = secant(gradient, gradient(np.ones(1)))
     step = 1e-5  # of a central difference of the slope's gradient, whose error is its square
@@ -389,14 +385,18 @@ def _survival(measure: Survival, prediction: Any, members: NumpyArray) -> NamedN
 
 
 @silence("all")
-def _linear(measure: Continuous, mean: PerRow, members: NumpyArray) -> NamedNumbers:
+def _linear(measure: Continuous, mean: PerRow, members: NumpyArray, rows: Rows) -> NamedNumbers:
     x = mean[members]
     y = measure.y[members]
-    w = measure.case[members]
-    rows = Rows(w, measure.weights.copies[members])
+    w = rows.weight
     measures = {"R2": np.nan, "R2_se": np.nan}
     if np.ptp(y) > 0:
         measures = rows.mean(METRICS["r2"].pseudo(y, x, w), "R2")
     measures |= rows.mean((y - x) ** 2, "MSE")
-    (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, True)
-    return measures | {"slope": slope, "slope_se": cov[1, 1] ** 0.5} | rows.mean(y - x, "large")
+    return measures | _slope(x, y, w, True) | rows.mean(y - x, "large")
+
+
+def _slope(x: PerRow, y: PerRow, w: PerRow, linear: bool) -> NamedNumbers:
+    """Regress outcomes on predictions; return the slope, and its standard error."""
+    (_, slope), cov = regression(np.column_stack([np.ones_like(x), x]), y, w, None, linear)
+    return {"slope": slope, "slope_se": cov[1, 1] ** 0.5}

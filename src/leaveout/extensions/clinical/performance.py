@@ -57,6 +57,7 @@ from ...developer import (
     kind_of,
     level_numbers,
     objective_of,
+    optional,
     predictions,
     record,
     silence,
@@ -451,12 +452,8 @@ def lowess_curve(p: PerRow, y: PerRow, w: PerRow, grid: PerPoint) -> PerPoint:
 
     A row of weight two is two rows. Raises ImportError without statsmodels.
     """
-    try:
+    with optional("lowess needs statsmodels: pip install 'leaveout[statsmodels]'"):
         from statsmodels.nonparametric.smoothers_lowess import lowess
-    except ImportError as error:
-        raise ImportError(
-            "lowess needs statsmodels: pip install 'leaveout[statsmodels]'"
-        ) from error
     times = np.round(w).astype(int)
     if not np.array_equal(times, w):
         return np.full(len(grid), np.nan)

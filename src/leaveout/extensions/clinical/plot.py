@@ -103,7 +103,8 @@ def calibration(
             label=name or None,
         )
     slope, large = (
-        _plus_minus(*calibration.table.loc[key, ["estimate", "se"]]) for key in ("slope", "large")
+        f"{value:z.2f} ± {se:.2g}".replace("-", "−")
+        for value, se in calibration.table.loc[["slope", "large"], ["estimate", "se"]].to_numpy()
     )
     title = f"{'apparent ' * corrected}slope {slope}; in the large {large}"
     ax.set(xlabel=f"{words[0]}{until(calibration.time)}", ylabel=words[1], xlim=(low, high))
@@ -335,7 +336,3 @@ def _two_classes(
     value = f"{np.average(values, weights=rows.weight):.3f} ± {rows.mean(values).value:.2g}"
     ax.set_title(f"{name} {value}{origin}", fontsize="medium")
     return rows, ax
-
-
-def _plus_minus(value: float, se: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f} ± {se:.2g}".replace("-", "−")

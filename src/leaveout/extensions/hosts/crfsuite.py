@@ -10,6 +10,7 @@ ends of sentences: users who want these add attributes for them.
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -215,13 +216,9 @@ def _read(
 
 
 def _codes(codes: NamedCounts, y: Sequence[Sequence[str]], lengths: NumpyArray) -> NumpyArray:
-    label_lengths = np.array([len(labels) for labels in y])
-    if len(label_lengths) != len(lengths) or (label_lengths != lengths).any():
-        number = (
-            int(np.argmax(label_lengths != lengths))
-            if len(label_lengths) == len(lengths)
-            else min(len(label_lengths), len(lengths))
-        )
+    sizes = itertools.zip_longest(map(len, y), lengths)
+    number = next((k for k, (labels, steps) in enumerate(sizes) if labels != steps), None)
+    if number is not None:
         raise ValueError(
             f"from_crfsuite: X and y must hold the same sentences; their lengths differ from number {number}."
         )

@@ -118,14 +118,8 @@ def from_glum(
     )
     if columns is not X:
         objective = objective.reading(functools.partial(_columns, estimator), objective.labels)
-    weights = {
-        name: value
-        for name, value in (("sample_weight", sample_weight), ("offset", offset))
-        if value is not None
-    }
-    return fit_at_coefficients(
-        "from_glum", objective, estimator, lambda: clone(estimator).fit(X, y, **weights).coef_
-    )
+    refit = lambda: clone(estimator).fit(X, y, sample_weight, offset).coef_
+    return fit_at_coefficients("from_glum", objective, estimator, refit)
 
 
 def _columns(estimator: Any, X: Any):

@@ -26,7 +26,6 @@ from ... import HMM, Fit, anchor, emissions, fit
 from ...developer import (
     AnyShape,
     NamedArrays,
-    NamedValues,
     NumpyArray,
     Scalar,
     Shape,
@@ -39,12 +38,6 @@ from ...validation import IndefiniteHessianError
 
 SUPPORTED_MODELS = "GaussianHMM, PoissonHMM and CategoricalHMM"
 BOUNDARY_PROBABILITY = 1e-6  # probability below which it is at the boundary
-KINDS: NamedValues = {
-    "full": "full",
-    "tied": "tied",
-    "diag": "diagonal",
-    "spherical": "spherical",
-}
 
 
 class HostEmission(NamedTuple):
@@ -229,7 +222,7 @@ class HostGaussian(emissions.Gaussian):
             raise ValueError(
                 "from_hmmlearn: covars_weight, and means_weight of full and tied covariances, must be numbers."
             )
-        covariance = KINDS[kind]
+        covariance = "diagonal" if kind == "diag" else kind
         scale = np.zeros(())
         power = 0.0
         if free:

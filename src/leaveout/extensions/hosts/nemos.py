@@ -111,11 +111,7 @@ def _drop_missing(X, y, index: pd.Index | None) -> tuple[Any, Any, str]:
     present = np.isfinite(np.asarray(X, float)).all(1) & np.isfinite(np.asarray(y, float))
     if present.all():
         return X, y, ""
-    rows = (
-        pd.DataFrame(X)
-        if index is None
-        else pd.DataFrame(np.asarray(X), index, getattr(X, "columns", None))
-    )
+    rows = pd.DataFrame(np.asarray(X), index, getattr(X, "columns", None))
     response = pd.Series(np.asarray(y), rows.index)
     count = int(np.count_nonzero(~present))
     return (

@@ -24,6 +24,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import check_is_fitted
 
 from ... import GLM, Fit, Regression, fit, losses, penalties
@@ -731,10 +732,10 @@ def takes_classes_apart(estimator: Any) -> bool:
     """Tell whether an estimator, fitted or not, fits each of three or more classes against the
     rest.
     """
-    if isinstance(estimator, Pipeline | OneVsRestClassifier):
-        return isinstance(estimator, OneVsRestClassifier) or takes_classes_apart(
-            estimator.steps[-1][1]
-        )
+    if isinstance(estimator, OneVsRestClassifier):
+        return True
+    if isinstance(estimator, Pipeline):
+        return takes_classes_apart(estimator.steps[-1][1])
     host = describe(estimator)
     binary = (
         getattr(estimator, "solver", "") == "liblinear"
@@ -1044,10 +1045,7 @@ def _objective(
     if host.class_weight == "balanced":
         options["class_weight"] = "balanced"  # recomputed in every fold
     elif host.class_weight is not None:
-        of_class = host.class_weight
-        class_weights = np.vectorize(lambda label: of_class.get(label, 1.0), otypes=[float])(
-            y.astype(object)
-        )
+        class_weights = compute_sample_weight(host.class_weight, y)
         options["sample_weight"] = (
             class_weights if weight is None else class_weights * np.asarray(weight, float)
         )

@@ -299,21 +299,32 @@ def _glm(
     loss: str | losses.AbstractLoss,
     coef: NumpyArray,
     penalty: penalties.AbstractPenalty | None = None,
-    offset: NumpyArray | None = None,
     remark: str = "",
     weight: ArrayLike | None = None,
+    *offsets: str,
 ) -> ReadGLM:
-    objective = GLM(
+    objective = _of_rows(
+        GLM,
+        model,
+        loss,
+        remark,
+        penalty=penalty,
+        sample_weight=_weights(model, weight),
+        intercept=False,
+        offset=_shift(model, *offsets),
+    )
+    return objective, {"coef": coef}
+
+
+def _of_rows(kind: Any, model, loss: str | losses.AbstractLoss, remark: str = "", **options) -> Any:
+    """Build a model of the rows and the response of a host."""
+    return kind(
         _frame(model),
         np.asarray(model.endog, float),
         loss,
-        penalty,
-        sample_weight=_weights(model, weight),
-        intercept=False,
-        offset=offset,
         remark=_remark(model, remark),
+        **options,
     )
-    return objective, {"coef": coef}
 
 
 def _linear(model, coef: NumpyArray, alpha: ArrayLike | None = None) -> ReadGLM:
@@ -353,7 +364,7 @@ def _estimating_equations(model, coef: NumpyArray) -> ReadGLM:
             "the gradient of no loss: take Independence, or lo.Mixed with an effect of the cluster."
         )
     remark = "units are rows: lo.groups leaves out clusters"
-    return _glm(model, _family(model.family), coef, None, _shift(model), remark, model.weights)
+    return _glm(model, _family(model.family), coef, None, remark, model.weights)
 
 
 def _read_glm(model, coef: NumpyArray, alpha: ArrayLike | None = None) -> ReadGLM:
@@ -375,9 +386,9 @@ def _read_glm(model, coef: NumpyArray, alpha: ArrayLike | None = None) -> ReadGL
         _family(model.family),
         coef,
         penalty,
-        _shift(model, "_offset_exposure"),
         remark,
         weight,
+        "_offset_exposure",
     )
 
 
@@ -413,28 +424,21 @@ def _shift(model, *names: str) -> NumpyArray | None:
 
 def _discrete(model, coef: NumpyArray) -> ReadGLM:
     loss = {"Logit": "logistic", "Probit": "probit", "Poisson": "poisson"}[type(model).__name__]
-    return _glm(model, loss, coef, offset=_shift(model))
+    return _glm(model, loss, coef)
 
 
 def _negative_binomial(model, params: NumpyArray) -> tuple[GLM | Regression, dict]:
     if model.loglike_method == "geometric":
-        return _glm(model, losses.NegativeBinomial(1.0), params, offset=_shift(model))
+        return _glm(model, losses.NegativeBinomial(1.0), params)
     loss = losses.NegativeBinomialDispersion(model.loglike_method == "nb1")
-    objective = Regression(
-        _frame(model),
-        np.asarray(model.endog, float),
-        loss,
-        intercept=False,
-        offset=_shift(model),
-        remark=_remark(model),
-    )
+    objective = _of_rows(Regression, model, loss, intercept=False, offset=_shift(model))
     return objective, {"coef": params[:-1], "dispersion": params[-1]}
 
 
 def _multinomial(model, params: NumpyArray) -> ReadGLM:
     # the coefficients of the first class are zero, as a common shift changes nothing
     coef = np.vstack([np.zeros(len(params)), params.T])
-    return _glm(model, "multinomial", coef, offset=_shift(model))
+    return _glm(model, "multinomial", coef)
 
 
 def _additive(model, coef: NumpyArray) -> ReadGLM:
@@ -448,9 +452,7 @@ def _additive(model, coef: NumpyArray) -> ReadGLM:
     remark = "the basis stays as it was made of all rows: its knots are not left out"
     # GLMGam's penalty is βᵀSβ, not half of it
     penalty = penalties.Quadratic(2.0 * model.penal.penalty_matrix())
-    return _glm(
-        model, _family(model.family), coef, penalty, _shift(model, "_offset_exposure"), remark
-    )
+    return _glm(model, _family(model.family), coef, penalty, remark, None, "_offset_exposure")
 
 
 def _read_ordered_model(model, params: NumpyArray) -> tuple[Regression, dict]:
@@ -458,13 +460,7 @@ def _read_ordered_model(model, params: NumpyArray) -> tuple[Regression, dict]:
 
     if model.distr is not stats.logistic:
         raise TypeError("from_statsmodels: OrderedModel is supported with distr='logit' only.")
-    objective = Regression(
-        _frame(model),
-        np.asarray(model.endog),
-        "ordinal",
-        offset=_shift(model),
-        remark=_remark(model),
-    )
+    objective = _of_rows(Regression, model, "ordinal", offset=_shift(model))
     count = objective.num_features
     thresholds = np.cumsum(np.r_[params[count], np.exp(params[count + 1 :])])
     return objective, {"coef": params[:count], "thresholds": thresholds}
@@ -477,9 +473,7 @@ def _beta(model, params: NumpyArray) -> tuple[Regression, dict]:
         raise TypeError(
             "from_statsmodels: BetaModel is supported with a logit link and one constant precision only."
         )
-    objective = Regression(
-        _frame(model), np.asarray(model.endog), "beta", intercept=False, remark=_remark(model)
-    )
+    objective = _of_rows(Regression, model, "beta", intercept=False)
     return objective, {"coef": params[:-1], "precision": np.exp(params[-1])}
 
 

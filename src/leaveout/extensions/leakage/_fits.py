@@ -574,11 +574,5 @@ class _ChainFactors(SharedFactors):
 
 def count_rows(train: Rows, rows: RowNumbers) -> RowCounts:
     """Count how often each of some rows is in every training set."""
-    where = np.zeros(rows[-1] + 1, int)
-    where[rows] = np.arange(len(rows))
-    cell = np.arange(len(train))[:, None] * len(rows) + where[train]
-    return (
-        np.bincount(cell.ravel(), minlength=len(train) * len(rows))
-        .reshape(len(train), -1)
-        .astype(float)
-    )
+    counts = [np.bincount(part, minlength=rows[-1] + 1)[rows] for part in train]
+    return np.array(counts, float)

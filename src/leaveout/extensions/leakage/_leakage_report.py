@@ -156,7 +156,17 @@ def leakage_report(
     seed = count("leakage_report: rng", rng, 0)
     caller = "leakage_report"
     names, X, y, groups = match_labels(caller, X=X, y=y, groups=groups)
-    _check(caller, linkage, level, num_draws, answers)
+    if not isinstance(linkage, Linkage):
+        raise TypeError(
+            f"{caller}: linkage must be a lo.leakage.Linkage, such as lo.leakage.Linkage.from_pairs(pairs, ids); "
+            f"got {type(linkage).__name__}."
+        )
+    share(f"{caller}: level", level)
+    count(f"{caller}: num_draws", num_draws, 2)
+    if isinstance(answers, str) or any(name not in ANSWERS for name in answers):
+        raise ValueError(
+            f"{caller}: answers must be some of {', '.join(ANSWERS)}; got {answers!r}."
+        )
     linkage = linkage.for_rows(len(np.asarray(y)))
     task = prepare(
         caller,
@@ -210,8 +220,10 @@ def leakage_report(
         if joins_filed:
             clusters = np.stack([join_clusters(filed, partition) for partition in clusters])
     work = PredictionWork(learner, seed)
-    share = read_rate(caller, "listed", 1.0 if listed is None else listed, None)
-    study = LeakageStudy(folds, task.codes, task.measure, linkage, work, seed, clusters, share)
+    listed_rate = read_rate(caller, "listed", 1.0 if listed is None else listed, None)
+    study = LeakageStudy(
+        folds, task.codes, task.measure, linkage, work, seed, clusters, listed_rate
+    )
     # fits are costly: half as many levels, and few draws
     if injection is None and isinstance(learner, Estimator):
         # 20_000: rows scored at each level of injection, over draws
@@ -278,21 +290,6 @@ def _price_answers(
     )
     seconds_per_fit = study.work.seconds / max(study.work.num_made, 1)
     return pd.DataFrame({"fits": fits, "seconds": fits * seconds_per_fit}).rename_axis("answer")
-
-
-def _check(caller: str, linkage, level: float, draws: int, answers: Collection[str]) -> None:
-    if not isinstance(linkage, Linkage):
-        raise TypeError(
-            f"{caller}: linkage must be a lo.leakage.Linkage, such as lo.leakage.Linkage.from_pairs(pairs, ids); "
-            f"got {type(linkage).__name__}."
-        )
-    share(f"{caller}: level", level)
-    count(f"{caller}: num_draws", draws, 2)
-    unknown = [name for name in answers if name not in ANSWERS]
-    if isinstance(answers, str) or unknown:
-        raise ValueError(
-            f"{caller}: answers must be some of {', '.join(ANSWERS)}; got {answers!r}."
-        )
 
 
 def _report(

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import linalg
 
-from ...developer import FloatArray, IntArray, floats, slices
+from ...developer import FloatArray, IntArray, floats, optional, slices
 from ._tables import PairIndices, PairNumbers
 
 ALL = 20_000  # rows up to which every neighbour is found; ten seconds at 64 columns
@@ -144,12 +144,10 @@ def _index(X: FloatArray):
 
     Neighbours are searched under the nearest few.
     """
-    try:
+    with optional(
+        f"Linkage.from_embeddings: neighbours among more than {ALL:,} rows need faiss: pip install 'leaveout[neighbours]'."
+    ):
         import faiss
-    except ImportError as error:
-        raise ImportError(
-            f"Linkage.from_embeddings: neighbours among more than {ALL:,} rows need faiss: pip install 'leaveout[neighbours]'."
-        ) from error
     index: Any = faiss.index_factory(X.shape[1], f"IVF{int(4 * np.sqrt(len(X)))},Flat")
     rows = np.ascontiguousarray(X, np.float32)
     index.train(rows)

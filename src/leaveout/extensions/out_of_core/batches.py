@@ -29,12 +29,12 @@ from ...developer import (
     is_mapped,
     map_rows,
     numbers,
+    optional,
     record,
 )
 
 ReadRows = tuple[NumpyArray, ArrayList]
 PART_ROWS = 2**18  # number of rows in a part of an array
-INSTALL = "pip install 'leaveout[{}]'"
 
 
 class RowBlock(NamedTuple):
@@ -287,21 +287,15 @@ def open_parts(
 
 def _dataset(name: str | os.PathLike):
     """Open the dataset of Parquet or CSV files of that name."""
-    try:
+    with optional("scan: Parquet files are read by pyarrow: pip install 'leaveout[parquet]'"):
         import pyarrow.dataset as ds
-    except ImportError as error:
-        raise ImportError(
-            f"scan: Parquet files are read by pyarrow: {INSTALL.format('parquet')}"
-        ) from error
     text = os.fspath(name)
     store = None
     if "://" in text:
-        try:
+        with optional(
+            f"scan: {text} is read by fsspec: pip install fsspec, and what it needs for this store."
+        ):
             import fsspec
-        except ImportError as error:
-            raise ImportError(
-                f"scan: {text} is read by fsspec: pip install fsspec, and what it needs for this store."
-            ) from error
         store, path = fsspec.url_to_fs(text)
         files = sorted(store.glob(path))
     else:

@@ -15,7 +15,17 @@ from typing import Any
 import pandas as pd
 
 from ... import GLM, losses, penalties
-from ...developer import AnyFunction, File, count, float64, keeping, one_thread, share, stoppable
+from ...developer import (
+    AnyFunction,
+    File,
+    count,
+    float64,
+    keeping,
+    one_thread,
+    optional,
+    share,
+    stoppable,
+)
 from .batches import Batches, open_parts
 from .group_refits import leave_groups_out
 from .pass_runner import PassRunner
@@ -124,12 +134,8 @@ def scan(
     if folder is not None:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"scan: out={out} is a file; name a folder.")
-        try:
+        with optional("scan: out= writes Parquet files: pip install 'leaveout[parquet]'"):
             import pyarrow  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                "scan: out= writes Parquet files: pip install 'leaveout[parquet]'"
-            ) from error
         folder.mkdir(parents=True, exist_ok=True)
         if any(int(file.stem) >= len(rows.parts) for file in folder.glob("[0-9]*.parquet")):
             raise ValueError(

@@ -28,7 +28,6 @@ from ...developer import (
     AnyFunction,
     Batch,
     Called,
-    Collect,
     Collected,
     CollectedColumns,
     EstimateBuilder,
@@ -48,7 +47,6 @@ from ...developer import (
     over_refits,
     predictions_of,
     reader_for,
-    record,
     silence,
     warn,
 )
@@ -194,7 +192,20 @@ def _scored_together(
     model_builder = EstimateBuilder(HeldOutLoss(fit, plan, None), strategy, predict=predict)
     builders = [model_builder]
     builders += [EstimateBuilder(HeldOutLoss(fit, plan, score), strategy) for score in scores]
-    collect = _JointColumns([builder.collect for builder in builders])
+
+    def collect(batch: Batch, outcome: RefitBatch) -> Collected:
+        """Collect what all collect, each under names that begin with its number."""
+        parts = [builder.collect(batch, outcome) for builder in builders]
+        refits, entries = (
+            {
+                f"{k} {name}": array
+                for k, columns in enumerate(kind)
+                for name, array in columns.items()
+            }
+            for kind in zip(*parts, strict=True)
+        )
+        return Collected(refits, entries)
+
     columns = over_refits(
         "cross_validate", fit, plan, strategy, collect, judge=True, scale=model_builder.blank.scale
     )
@@ -213,24 +224,6 @@ def _scored_together(
             estimate = builder.sharpen(estimate)
         estimates.append(builder.finish(estimate))
     return estimates, model_builder.columns
-
-
-@record
-class _JointColumns:
-    """Collect what several functions collect, each under names that begin with its number."""
-
-    functions: list[Collect]
-
-    def __call__(self, batch: Batch, outcome: RefitBatch) -> Collected:
-        refits, entries = (
-            {
-                f"{k} {name}": array
-                for k, columns in enumerate(kind)
-                for name, array in columns.items()
-            }
-            for kind in zip(*(collect(batch, outcome) for collect in self.functions), strict=True)
-        )
-        return Collected(refits, entries)
 
 
 def of_predictions(measure: Measure, folds: OneFit, collected: list[Predictions]) -> FloatArray:
