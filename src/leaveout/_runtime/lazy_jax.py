@@ -235,25 +235,37 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-_cached_values: dict[tuple[int, Callable], Any] = {}
+class CachedValues:
+    """Values that functions computed from their owner, beside its fields. Copies have none, and
+    equal each other.
+    """
+
+    def __init__(self, owner: int = 0):
+        self.owner = owner
+        self.by_function = dict[Callable, Any]()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return CachedValues, ()
 
 
 def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue]:
     """Decorate a function of one object, so that its value is computed once and cached beside the
-    object.
-
-    As an attribute it would change the pytree of the object, and everything would be compiled anew.
+    fields of the object, with which it is freed.
     """
     lock = threading.RLock()
 
     @wraps(make)
     def cached(fit):
-        key = id(fit), make
         with lock:  # batches run in parallel
-            if key not in _cached_values:
-                _cached_values[key] = float64(make)(fit)
-                weakref.finalize(fit, _cached_values.pop, key, None)
-        return _cached_values[key]
+            values = vars(fit).get("cached values")
+            if values is None or values.owner != id(fit):  # of the object that it is a copy of
+                values = vars(fit)["cached values"] = CachedValues(id(fit))
+            if make not in values.by_function:
+                values.by_function[make] = float64(make)(fit)
+        return values.by_function[make]
 
     return cached
 
