@@ -3,17 +3,22 @@ made of, and say the same.
 """
 
 import contextlib
+import copy
+import gc
 import os
+import pickle
 import re
 import select
 import signal
 import subprocess
 import sys
+import weakref
 
 import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from scipy import sparse
 
 import leaveout as lo
 from leaveout._runtime import lazy_jax as _jax
@@ -387,3 +392,41 @@ def test_a_program_within_another_has_the_options_of_the_other():
     inner = _jax.compile_static(lambda x: 2 * x)
     outer = _jax.compile_static(lambda x: inner(x) + 1)
     assert float(outer(np.array(3.0))) == 7.0
+
+
+@pytest.mark.parametrize("kind", ["lasso", "ridge", "wide", "series"])
+def test_a_fit_is_freed_with_what_was_cached_for_it(kind):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((40, 4))
+    y = X[:, 0] + rng.standard_normal(40)
+    models = {
+        "lasso": lambda: lo.GLM(X, y, "squared", lo.penalties.Lasso(8.0)),
+        "ridge": lambda: lo.GLM(X, y > 0, "logistic", lo.penalties.Ridge(1.0)),
+        "wide": lambda: lo.GLM(
+            sparse.random_array((30, 3000), density=0.01, rng=rng, format="csr"),
+            y[:30],
+            "squared",
+            lo.penalties.Ridge(1.0),
+        ),
+        "series": lambda: lo.HMM(y, lo.emissions.Gaussian(), 2),
+    }
+    fit = lo.fit(models[kind]())
+    plan = lo.blocks(size=10) if kind == "series" else lo.leave_one_out()
+    mean = lo.cross_validate(fit, plan).mean
+    alive = [weakref.ref(part) for part in (fit, fit.objective, fit.quadratic)]
+    del fit
+    gc.collect()
+    assert np.isfinite(mean) and [part() for part in alive] == [None] * 3
+
+
+def test_a_copy_has_none_of_what_was_cached():
+    @_jax.cached_on
+    def size(model):
+        return model.penalty.alpha
+
+    model = lo.GLM(np.eye(4), np.arange(4.0), "squared", lo.penalties.Ridge(1.0))
+    assert size(model) == 1.0
+    other = copy.copy(model)
+    vars(other)["penalty"] = lo.penalties.Ridge(2.0)
+    sent = pickle.loads(pickle.dumps(other))
+    assert (size(other), size(sent), size(model)) == (2.0, 2.0, 1.0)
