@@ -90,7 +90,9 @@ def _take_apart(value: Any) -> list[Any]:
         return [kind, *value.__getnewargs__()]
     if RECORDS.fullmatch(kind) and is_dataclass(value):
         is_cached = lambda name: isinstance(getattr(cls, name, None), cached_property)
-        return [kind, {name: part for name, part in vars(value).items() if not is_cached(name)}]
+        parts = {name: part for name, part in vars(value).items() if not is_cached(name)}
+        parts.pop("cached values", None)
+        return [kind, parts]
     raise TypeError(kind.replace(":", "."))
 
 
