@@ -150,7 +150,7 @@ def test_how_far_from_exact_is_said():
 
 @pytest.mark.slow
 def test_parts_of_a_field_that_is_too_wide(monkeypatch):
-    monkeypatch.setattr("leaveout.developer.models.hidden.mrf.MAX_PART_ENTRIES", 100)
+    monkeypatch.setattr("leaveout.models.hidden.mrf.MAX_PART_ENTRIES", 100)
     x, edges = planted(side=5)
     table = lo.MRF(
         x, edges, lo.emissions.Poisson(), 2, coupling=0.5, inference="trw"
