@@ -250,6 +250,18 @@ class CachedValues:
     def __reduce__(self) -> tuple[type, tuple]:
         return CachedValues, ()
 
+    @staticmethod
+    def of(owner: Any) -> "CachedValues":
+        """Return those of an object, none at first, and where it is a copy of another."""
+        with _values_lock:
+            values = vars(owner).get("cached values")
+            if values is None or values.owner != id(owner):
+                values = vars(owner)["cached values"] = CachedValues(id(owner))
+        return values
+
+
+_values_lock = threading.Lock()
+
 
 def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue]:
     """Decorate a function of one object, so that its value is computed once and cached beside the
@@ -259,13 +271,11 @@ def cached_on(make: Callable[[Any], CachedValue]) -> Callable[[Any], CachedValue
 
     @wraps(make)
     def cached(fit):
+        values = CachedValues.of(fit).by_function
         with lock:  # batches run in parallel
-            values = vars(fit).get("cached values")
-            if values is None or values.owner != id(fit):  # of the object that it is a copy of
-                values = vars(fit)["cached values"] = CachedValues(id(fit))
-            if make not in values.by_function:
-                values.by_function[make] = float64(make)(fit)
-        return values.by_function[make]
+            if make not in values:
+                values[make] = float64(make)(fit)
+        return values[make]
 
     return cached
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from .arrays import NamedValues
 from .checkpoint import StepResult
+from .lazy_jax import CachedValues
 from .pandas import is_pandas, pd
 
 PLAIN = bool, int, float, str, type(None)
@@ -89,10 +90,11 @@ def _take_apart(value: Any) -> list[Any]:
     if RECORDS.fullmatch(kind) and hasattr(value, "__getnewargs__"):
         return [kind, *value.__getnewargs__()]
     if RECORDS.fullmatch(kind) and is_dataclass(value):
-        is_cached = lambda name: isinstance(getattr(cls, name, None), cached_property)
-        parts = {name: part for name, part in vars(value).items() if not is_cached(name)}
-        parts.pop("cached values", None)
-        return [kind, parts]
+        is_cached = lambda name, part: (
+            isinstance(getattr(cls, name, None), cached_property) or isinstance(part, CachedValues)
+        )
+        parts = vars(value).items()
+        return [kind, {name: part for name, part in parts if not is_cached(name, part)}]
     raise TypeError(kind.replace(":", "."))
 
 

@@ -568,9 +568,8 @@ class Measure:
         functional = self.functional
         assert functional is not None
         if self.needs == "decision":
-            errors = largest_move(lambda moves: self.form(np.clip(mean + moves, 0.0, 1.0)), errors)[
-                1
-            ]
+            decision = lambda moves: self.form(np.clip(mean + moves, 0.0, 1.0))
+            errors = largest_move(decision, errors)[1]
         if self.needs != "label":
             return functional.error(y, self.form(mean), errors, weight)
         unsure, second = unsure_labels(mean, errors)

@@ -87,10 +87,10 @@ class CompleteData:
             [self.by_state.T, np.repeat(self.shared[:, None], self.num_states, axis=1)]
         )
         # the step of each parameter, and the one state whose densities it changes
-        self.step = np.full(start, -1)
-        self.step[self.places] = np.arange(len(self.places))[:, None]
-        self.state = np.full(start, -1)
-        self.state[self.by_state] = np.arange(self.num_states)[:, None]
+        self.step_of = np.full(start, -1)
+        self.step_of[self.places] = np.arange(len(self.places))[:, None]
+        self.state_of = np.full(start, -1)
+        self.state_of[self.by_state] = np.arange(self.num_states)[:, None]
         self._read(hmm)
 
     def _read(self, hmm) -> None:
@@ -120,9 +120,9 @@ class CompleteData:
         """Log-densities after a complex step in one of some parameters, each of a refit's own: a
         step in one parameter of all states is each of theirs, in its state's row.
         """
-        steps, place = np.unique(self.step[params], return_inverse=True)
+        steps, place = np.unique(self.step_of[params], return_inverse=True)
         densities = self.densities(point + self._directions()[steps])[place]
-        state = self.state[params, None]
+        state = self.state_of[params, None]
         densities.imag[(state >= 0) & (state != np.arange(self.num_states))] = 0.0
         return densities
 
@@ -170,11 +170,11 @@ class CompleteData:
         once = len(points) == 1
         if self.emission.closed_slopes:
             for k, point in enumerate(points):
-                group = slice(None) if once else slice(k, k + 1)
-                slopes = self.emission.slopes(self.parameters(point), self.data, seen[group])
+                counts = slice(None) if once else slice(k, k + 1)
+                slopes = self.emission.slopes(self.parameters(point), self.data, seen[counts])
                 for name, slope in slopes.items():
                     same = np.broadcast_to(point, (len(slope), self.num_params))
-                    out[self.parts[name][0], group] = self._pull(same, name, slope).T
+                    out[self.parts[name][0], counts] = self._pull(same, name, slope).T
             return out.T
         directions = self._directions()[:-1, None]
         size = TABLE_ENTRIES // max(1, len(self.places) * seen[0].size)
@@ -182,8 +182,8 @@ class CompleteData:
             steps = points[group] + directions
             tables = self.tables(steps.reshape(-1, self.num_params))
             slopes = _finite(tables.imag / COMPLEX_STEP).reshape(*steps.shape[:2], *seen.shape[1:])
-            group = slice(None) if once else group
-            np.add.at(out[:, group], self.places, np.einsum("grkf,rkf->gkr", slopes, seen[group]))
+            counts = slice(None) if once else group
+            np.add.at(out[:, counts], self.places, np.einsum("grkf,rkf->gkr", slopes, seen[counts]))
         return out.T
 
     def _pull(self, points: Numbers, name: str, slope) -> Numbers:

@@ -200,7 +200,7 @@ def _count_tangents(
         size = 2  # parameters whose four places fill the lanes of a pass
     complete = complete_data(hmm)
     lengths = np.maximum(1.0, np.abs(point)) if compiled else np.ones(len(point))
-    order = np.argsort(complete.step, kind="stable")  # those of one step next to each other
+    order = np.argsort(complete.step_of, kind="stable")  # those of one step next to each other
     densities = None
     for group in slices(len(point), size):
         params = order[group]
