@@ -341,8 +341,14 @@ def _write_differences(
     note = f"{sets:,} data sets a cell: a coverage of .95 is within {chance:.2f} by chance."
     repeats = ", ".join(f"{method} {count}" for method, count in REPEATS.items())
     note += f" Repeats: {repeats}."
+    made = len({(row["problem"], row["law"], row["n"]) for row in rows})
+    total = len(DRAWS) * sum(len(penalties(n)) for n in SIZES)
     if quick:
         note = f"A quick run, to see that it works; not to be relied upon. {note}"
+    elif made < total:
+        note += (
+            f" Here are {made} of {total} problems, laws and sizes: the command goes on from these."
+        )
     write("differences", tables, note)
 
 
